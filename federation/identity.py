@@ -1,0 +1,123 @@
+"""What may be mixed: the namespace envelope, its fingerprint, stored keys and digests.
+
+Engine keys omit what the bytes depend on (tensor-parallel size, dtype, layout, weight revision), so
+equal keys do not mean equal bytes. The envelope says all of it; two groups share blocks only where
+their envelopes are equal in every field.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Annotated
+
+import xxhash
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+
+FINGERPRINT_BYTES = 16
+DIGEST_BYTES = 16
+_FINGERPRINT_DOMAIN = b"moonmesh/namespace/v1\0"
+
+_Text = Annotated[str, StringConstraints(min_length=1, max_length=256, pattern=r"^[^\x00-\x1f]+$")]
+_Optional = Annotated[str, StringConstraints(max_length=256, pattern=r"^[^\x00-\x1f]*$")]
+_Parallel = Annotated[int, Field(ge=1, le=65536)]
+
+
+class Envelope(BaseModel):
+    """All that the bytes of a block depend on beside its key.
+
+    Every field is part of the fingerprint: a difference in any of them is another namespace.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    model: _Text
+    """Model name, as the operator writes it."""
+    revision: _Text
+    """Revision of the weights (a commit, a checksum, a date): never left to chance."""
+    engine: _Text
+    """Engine and key scheme, e.g. `sglang-hicache` or `vllm-mooncake`."""
+    kv_dtype: _Text
+    """Element type of the KV cache, e.g. `bf16`, `fp8_e4m3`."""
+    quantisation: _Optional = ""
+    """Scheme of a quantised cache; empty for none."""
+    tp: _Parallel = 1
+    """Tensor-parallel size."""
+    pp: _Parallel = 1
+    """Pipeline-parallel size."""
+    cp: _Parallel = 1
+    """Context-parallel size."""
+    block_tokens: Annotated[int, Field(ge=1, le=1 << 20)]
+    """Tokens a block (page)."""
+    layout: _Text
+    """Memory layout of a block, e.g. `page_first`, `layer_first`."""
+    hash_scheme: _Text = "sha256"
+    """How the engine hashes a prefix chain."""
+    hash_seed: _Optional = ""
+    """Seed of that hash; empty for none."""
+    salt: _Optional = ""
+    """Tenant or cache salt; empty for none."""
+
+    def canonical(self) -> str:
+        """The envelope as JSON with sorted keys: what the fingerprint is taken of."""
+        return json.dumps(self.model_dump(), sort_keys=True, separators=(",", ":"))
+
+    def fingerprint(self) -> Fingerprint:
+        """The namespace's 16-byte name, the same in every group."""
+        raw = hashlib.sha256(_FINGERPRINT_DOMAIN + self.canonical().encode()).digest()
+        return Fingerprint(raw[:FINGERPRINT_BYTES])
+
+
+class Fingerprint(bytes):
+    """A namespace's name on the wire and in stored keys: 16 bytes.
+
+    Raises:
+        ValueError: if the bytes are not 16.
+    """
+
+    __slots__ = ()
+
+    def __new__(cls, raw: bytes) -> Fingerprint:
+        if len(raw) != FINGERPRINT_BYTES:
+            raise ValueError(f"a fingerprint has {FINGERPRINT_BYTES} bytes, not {len(raw)}")
+        return super().__new__(cls, raw)
+
+    def __str__(self) -> str:
+        return self.hex()
+
+    def __repr__(self) -> str:
+        return f"Fingerprint({self.hex()})"
+
+
+def stored_key(fingerprint: Fingerprint, key: str) -> str:
+    """The key under which Mooncake holds a block: two builds never meet under one."""
+    return f"{fingerprint.hex()}/{key}"
+
+
+def split_stored_key(stored: str) -> tuple[Fingerprint, str] | None:
+    """The namespace and key of a stored key, or None where it is not one of ours."""
+    head, slash, key = stored.partition("/")
+    if not slash or not key or len(head) != 2 * FINGERPRINT_BYTES:
+        return None
+    try:
+        return Fingerprint(bytes.fromhex(head)), key
+    except ValueError:
+        return None
+
+
+def block_digest(fingerprint: bytes, key: str, data: bytes | bytearray | memoryview) -> bytes:
+    """xxh3-128 of namespace, key and bytes (16 bytes), made by the writer and checked by everyone.
+
+    It finds damage and mix-ups; it proves nothing about an honest writer (it is not keyed).
+    """
+    state = xxhash.xxh3_128()
+    state.update(fingerprint)
+    state.update(key.encode())
+    state.update(b"\0")
+    state.update(data)
+    return state.digest()
+
+
+def key_hash(fingerprint: bytes, key: str) -> int:
+    """xxh3-64 of a key within its namespace: how catalogs name a block."""
+    return xxhash.xxh3_64_intdigest(fingerprint + key.encode())

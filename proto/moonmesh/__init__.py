@@ -1,0 +1,1 @@
+"""Wire messages, generated from the .proto files beside them by `./dev proto`."""

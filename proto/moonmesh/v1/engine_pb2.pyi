@@ -1,0 +1,101 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class PullClass(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    PULL_CLASS_UNSPECIFIED: _ClassVar[PullClass]
+    FIRST_TOKEN: _ClassVar[PullClass]
+    BATCH: _ClassVar[PullClass]
+    PREFETCH: _ClassVar[PullClass]
+PULL_CLASS_UNSPECIFIED: PullClass
+FIRST_TOKEN: PullClass
+BATCH: PullClass
+PREFETCH: PullClass
+
+class AttachRequest(_message.Message):
+    __slots__ = ("envelope_json",)
+    ENVELOPE_JSON_FIELD_NUMBER: _ClassVar[int]
+    envelope_json: str
+    def __init__(self, envelope_json: _Optional[str] = ...) -> None: ...
+
+class AttachReply(_message.Message):
+    __slots__ = ("group", "fingerprint", "federated", "reason")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
+    FEDERATED_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    fingerprint: bytes
+    federated: bool
+    reason: str
+    def __init__(self, group: _Optional[str] = ..., fingerprint: _Optional[bytes] = ..., federated: _Optional[bool] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class Written(_message.Message):
+    __slots__ = ("key", "size", "digest", "chain_position")
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    CHAIN_POSITION_FIELD_NUMBER: _ClassVar[int]
+    key: str
+    size: int
+    digest: bytes
+    chain_position: int
+    def __init__(self, key: _Optional[str] = ..., size: _Optional[int] = ..., digest: _Optional[bytes] = ..., chain_position: _Optional[int] = ...) -> None: ...
+
+class ReportRequest(_message.Message):
+    __slots__ = ("fingerprint", "written")
+    FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
+    WRITTEN_FIELD_NUMBER: _ClassVar[int]
+    fingerprint: bytes
+    written: _containers.RepeatedCompositeFieldContainer[Written]
+    def __init__(self, fingerprint: _Optional[bytes] = ..., written: _Optional[_Iterable[_Union[Written, _Mapping]]] = ...) -> None: ...
+
+class ReportReply(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ExistsRequest(_message.Message):
+    __slots__ = ("fingerprint", "keys", "wait_ms", "pull_class")
+    FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
+    KEYS_FIELD_NUMBER: _ClassVar[int]
+    WAIT_MS_FIELD_NUMBER: _ClassVar[int]
+    PULL_CLASS_FIELD_NUMBER: _ClassVar[int]
+    fingerprint: bytes
+    keys: _containers.RepeatedScalarFieldContainer[str]
+    wait_ms: int
+    pull_class: PullClass
+    def __init__(self, fingerprint: _Optional[bytes] = ..., keys: _Optional[_Iterable[str]] = ..., wait_ms: _Optional[int] = ..., pull_class: _Optional[_Union[PullClass, str]] = ...) -> None: ...
+
+class ExistsReply(_message.Message):
+    __slots__ = ("landed",)
+    LANDED_FIELD_NUMBER: _ClassVar[int]
+    landed: bytes
+    def __init__(self, landed: _Optional[bytes] = ...) -> None: ...
+
+class EnginePullRequest(_message.Message):
+    __slots__ = ("fingerprint", "keys", "max_sizes", "pull_class")
+    FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
+    KEYS_FIELD_NUMBER: _ClassVar[int]
+    MAX_SIZES_FIELD_NUMBER: _ClassVar[int]
+    PULL_CLASS_FIELD_NUMBER: _ClassVar[int]
+    fingerprint: bytes
+    keys: _containers.RepeatedScalarFieldContainer[str]
+    max_sizes: _containers.RepeatedScalarFieldContainer[int]
+    pull_class: PullClass
+    def __init__(self, fingerprint: _Optional[bytes] = ..., keys: _Optional[_Iterable[str]] = ..., max_sizes: _Optional[_Iterable[int]] = ..., pull_class: _Optional[_Union[PullClass, str]] = ...) -> None: ...
+
+class StatusRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class StatusReply(_message.Message):
+    __slots__ = ("status_json",)
+    STATUS_JSON_FIELD_NUMBER: _ClassVar[int]
+    status_json: str
+    def __init__(self, status_json: _Optional[str] = ...) -> None: ...

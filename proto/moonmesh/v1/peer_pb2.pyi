@@ -1,0 +1,138 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class Statement(_message.Message):
+    __slots__ = ("version", "federation", "group", "epoch", "seq", "boot_nonce", "wall_time_ms", "health", "heard_from")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    FEDERATION_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    SEQ_FIELD_NUMBER: _ClassVar[int]
+    BOOT_NONCE_FIELD_NUMBER: _ClassVar[int]
+    WALL_TIME_MS_FIELD_NUMBER: _ClassVar[int]
+    HEALTH_FIELD_NUMBER: _ClassVar[int]
+    HEARD_FROM_FIELD_NUMBER: _ClassVar[int]
+    version: int
+    federation: str
+    group: str
+    epoch: int
+    seq: int
+    boot_nonce: bytes
+    wall_time_ms: int
+    health: Health
+    heard_from: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, version: _Optional[int] = ..., federation: _Optional[str] = ..., group: _Optional[str] = ..., epoch: _Optional[int] = ..., seq: _Optional[int] = ..., boot_nonce: _Optional[bytes] = ..., wall_time_ms: _Optional[int] = ..., health: _Optional[_Union[Health, _Mapping]] = ..., heard_from: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class Health(_message.Message):
+    __slots__ = ("state", "reason")
+    class State(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        STATE_UNSPECIFIED: _ClassVar[Health.State]
+        OK: _ClassVar[Health.State]
+        DEGRADED: _ClassVar[Health.State]
+        DRAINING: _ClassVar[Health.State]
+    STATE_UNSPECIFIED: Health.State
+    OK: Health.State
+    DEGRADED: Health.State
+    DRAINING: Health.State
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    state: Health.State
+    reason: str
+    def __init__(self, state: _Optional[_Union[Health.State, str]] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class SignedStatement(_message.Message):
+    __slots__ = ("body", "signature")
+    BODY_FIELD_NUMBER: _ClassVar[int]
+    SIGNATURE_FIELD_NUMBER: _ClassVar[int]
+    body: bytes
+    signature: bytes
+    def __init__(self, body: _Optional[bytes] = ..., signature: _Optional[bytes] = ...) -> None: ...
+
+class VersionEntry(_message.Message):
+    __slots__ = ("group", "epoch", "seq")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    SEQ_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    epoch: int
+    seq: int
+    def __init__(self, group: _Optional[str] = ..., epoch: _Optional[int] = ..., seq: _Optional[int] = ...) -> None: ...
+
+class Position(_message.Message):
+    __slots__ = ("log_id", "n")
+    LOG_ID_FIELD_NUMBER: _ClassVar[int]
+    N_FIELD_NUMBER: _ClassVar[int]
+    log_id: bytes
+    n: int
+    def __init__(self, log_id: _Optional[bytes] = ..., n: _Optional[int] = ...) -> None: ...
+
+class NamespacePosition(_message.Message):
+    __slots__ = ("fingerprint", "position", "blocks")
+    FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    fingerprint: bytes
+    position: Position
+    blocks: int
+    def __init__(self, fingerprint: _Optional[bytes] = ..., position: _Optional[_Union[Position, _Mapping]] = ..., blocks: _Optional[int] = ...) -> None: ...
+
+class HelloRequest(_message.Message):
+    __slots__ = ("statement", "versions", "positions")
+    STATEMENT_FIELD_NUMBER: _ClassVar[int]
+    VERSIONS_FIELD_NUMBER: _ClassVar[int]
+    POSITIONS_FIELD_NUMBER: _ClassVar[int]
+    statement: SignedStatement
+    versions: _containers.RepeatedCompositeFieldContainer[VersionEntry]
+    positions: _containers.RepeatedCompositeFieldContainer[NamespacePosition]
+    def __init__(self, statement: _Optional[_Union[SignedStatement, _Mapping]] = ..., versions: _Optional[_Iterable[_Union[VersionEntry, _Mapping]]] = ..., positions: _Optional[_Iterable[_Union[NamespacePosition, _Mapping]]] = ...) -> None: ...
+
+class HelloReply(_message.Message):
+    __slots__ = ("statement", "versions", "positions")
+    STATEMENT_FIELD_NUMBER: _ClassVar[int]
+    VERSIONS_FIELD_NUMBER: _ClassVar[int]
+    POSITIONS_FIELD_NUMBER: _ClassVar[int]
+    statement: SignedStatement
+    versions: _containers.RepeatedCompositeFieldContainer[VersionEntry]
+    positions: _containers.RepeatedCompositeFieldContainer[NamespacePosition]
+    def __init__(self, statement: _Optional[_Union[SignedStatement, _Mapping]] = ..., versions: _Optional[_Iterable[_Union[VersionEntry, _Mapping]]] = ..., positions: _Optional[_Iterable[_Union[NamespacePosition, _Mapping]]] = ...) -> None: ...
+
+class CatalogRequest(_message.Message):
+    __slots__ = ("fingerprint", "after", "wait_ms")
+    FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    WAIT_MS_FIELD_NUMBER: _ClassVar[int]
+    fingerprint: bytes
+    after: Position
+    wait_ms: int
+    def __init__(self, fingerprint: _Optional[bytes] = ..., after: _Optional[_Union[Position, _Mapping]] = ..., wait_ms: _Optional[int] = ...) -> None: ...
+
+class CatalogPage(_message.Message):
+    __slots__ = ("position", "snapshot", "added", "removed", "last")
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
+    ADDED_FIELD_NUMBER: _ClassVar[int]
+    REMOVED_FIELD_NUMBER: _ClassVar[int]
+    LAST_FIELD_NUMBER: _ClassVar[int]
+    position: Position
+    snapshot: bool
+    added: bytes
+    removed: bytes
+    last: bool
+    def __init__(self, position: _Optional[_Union[Position, _Mapping]] = ..., snapshot: _Optional[bool] = ..., added: _Optional[bytes] = ..., removed: _Optional[bytes] = ..., last: _Optional[bool] = ...) -> None: ...
+
+class PullRequest(_message.Message):
+    __slots__ = ("fingerprint", "keys", "max_sizes")
+    FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
+    KEYS_FIELD_NUMBER: _ClassVar[int]
+    MAX_SIZES_FIELD_NUMBER: _ClassVar[int]
+    fingerprint: bytes
+    keys: _containers.RepeatedScalarFieldContainer[str]
+    max_sizes: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, fingerprint: _Optional[bytes] = ..., keys: _Optional[_Iterable[str]] = ..., max_sizes: _Optional[_Iterable[int]] = ...) -> None: ...
