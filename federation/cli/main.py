@@ -1,0 +1,48 @@
+"""`moonmesh`: the command line. A command imports what it needs when it runs: `--help` is quick."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from federation.cli import bench, demo, group, peer, trace
+from local_group.errors import MoonmeshError
+
+app = typer.Typer(
+    name="moonmesh",
+    help="Federates independent Mooncake KV-cache clusters (groups).",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,  # a defect gets a plain traceback, a user's mistake none
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command()(group.up)
+app.command()(group.down)
+app.command()(group.status)
+app.command()(demo.demo)
+app.add_typer(peer.app, name="peer")
+app.add_typer(bench.app, name="bench")
+app.add_typer(trace.app, name="trace")
+
+
+def main() -> None:
+    """Run the command line and exit: 0, 1 (it failed), 2 (usage or configuration), 130 (^C)."""
+    try:
+        app()
+    except MoonmeshError as error:
+        _print_error(error)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+def _print_error(error: MoonmeshError) -> None:
+    from rich.console import Console
+    from rich.text import Text
+
+    text = Text.assemble((f"error {error.code}", "bold red"), f": {error}")
+    Console(stderr=True, soft_wrap=True, highlight=False).print(text)
+
+
+if __name__ == "__main__":
+    main()

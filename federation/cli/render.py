@@ -1,0 +1,137 @@
+"""How `moonmesh status` looks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from federation.config import GroupFile
+from local_group.lifecycle import GroupReport
+
+_COLOURS = {"ready": "green", "starting": "yellow", "restarting": "yellow", "waiting": "yellow"}
+
+
+def gateway_status(group: GroupFile) -> dict[str, Any] | str:
+    """The gateway's own status, or why there is none."""
+    from federation.cli.health import ask_status
+
+    return ask_status(group.gateway_socket)
+
+
+def as_json(report: GroupReport, gateway: dict[str, Any] | str | None) -> str:
+    """The status for programs; `gateway` is null where there is none or it does not answer."""
+    content = {**asdict(report), "ready": report.ready}
+    content["gateway"] = gateway if isinstance(gateway, dict) else None
+    if isinstance(gateway, str):
+        content["gateway_problem"] = gateway
+    return json.dumps(content, indent=2)
+
+
+def print_status(
+    report: GroupReport, gateway: dict[str, Any] | str | None, console: Console | None = None
+) -> None:
+    """The status for people."""
+    console = console or Console(highlight=False)
+    colour = _COLOURS.get(report.phase, "red")
+    head = f'group "{report.group}" is [{colour}]{report.phase}[/]'
+    if report.supervisor_pid is not None:
+        head += f" (supervisor pid {report.supervisor_pid})"
+    console.print(head)
+    for problem in report.problems:
+        console.print(Text.assemble(("  ! ", "yellow"), problem))
+    if report.children:
+        console.print(_children(report))
+    if isinstance(gateway, dict):
+        _print_gateway(gateway, console)
+
+
+def _children(report: GroupReport) -> Table:
+    table = Table("process", "state", "pid", "up", "restarts", "memory", "last exit", box=None)
+    for child in report.children:
+        colour = _COLOURS.get(child.phase, "red")
+        table.add_row(
+            child.name,
+            f"[{colour}]{child.phase}[/]",
+            str(child.pid or "-"),
+            _duration(child.uptime_s),
+            str(child.restarts),
+            f"{child.rss_bytes / 2**20:.0f} MiB" if child.rss_bytes else "-",
+            child.last_exit or "-",
+        )
+    return table
+
+
+def _print_gateway(gateway: Mapping[str, Any], console: Console) -> None:
+    peers = _rows(gateway.get("peers"))
+    if peers:
+        table = Table("peer", "address", "state", "breaker", "heard", "views", "reason", box=None)
+        for peer in peers:
+            heard = peer.get("heard_ago_s")
+            table.add_row(
+                *_cells(peer, "name", "address", "state", "breaker"),
+                "-" if heard is None else f"{heard} s ago",
+                Text("\n".join(map(_view, _rows(peer.get("views")))) or "-"),
+                *_cells(peer, "reason"),
+            )
+        console.print(table)
+    refused = _rows(gateway.get("refused"))
+    if refused:
+        table = Table("refused", "times", "reason", box=None)
+        for entry in refused:
+            table.add_row(*_cells(entry, "who", "count", "reason"))
+        console.print(table)
+    for key, value in gateway.items():
+        text = _text(value)
+        if key not in ("peers", "refused", "problems") and text:
+            console.print(Text.assemble((f" {key} ", "bold"), text))
+    problems = gateway.get("problems")
+    for problem in problems if isinstance(problems, list) else ():
+        console.print(Text.assemble(("  ! ", "yellow"), str(problem)))
+
+
+def _view(view: Mapping[str, Any]) -> str:
+    age = view.get("age_s")
+    known = "" if age is None else f", {age} s old"
+    return f"{view.get('namespace')}: {view.get('blocks')} blocks{known}"
+
+
+def _cells(row: Mapping[str, Any], *keys: str) -> list[Text]:
+    """Cells of what a gateway (so, in part, a peer) says: never read as markup."""
+    return [Text(_text(row.get(key)) or "-") for key in keys]
+
+
+def _rows(value: Any) -> list[Mapping[str, Any]]:
+    return [row for row in value if isinstance(row, Mapping)] if isinstance(value, list) else []
+
+
+def _text(value: Any) -> str:
+    """A JSON value in one line; "" for nothing."""
+    if value is None:
+        return ""
+    if isinstance(value, Mapping):
+        inner = ((key, item, _text(item)) for key, item in value.items())
+        return ", ".join(
+            f"{key} ({text})" if isinstance(item, Mapping) else f"{key} {text}"
+            for key, item, text in inner
+            if text
+        )
+    if isinstance(value, list):
+        return "; ".join(map(_text, value))
+    return str(value)
+
+
+def _duration(seconds: float | None) -> str:
+    if seconds is None:
+        return "-"
+    whole = int(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"

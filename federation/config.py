@@ -1,0 +1,230 @@
+"""`group.toml` as a whole: the Mooncake part, the gateway's, namespaces and limits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+)
+
+from federation.identity import Envelope, Fingerprint
+from local_group.config import (
+    GIB,
+    KIB,
+    MIB,
+    GroupConfig,
+    Host,
+    check_host,
+    explain,
+    parse_size,
+    read_toml,
+    resolve_path,
+)
+
+__all__ = ["GatewayConfig", "GroupFile", "Limits", "load_group"]
+
+NAMESPACES_MAX = 256
+"""Namespaces of one group: each costs a log, a subscription per peer and a row in `status`."""
+
+
+class GatewayConfig(BaseModel):
+    """`[gateway]`: the process beside the group that speaks for it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    enabled: bool = True
+    """False: only Mooncake is started; engines find no gateway and work with the group alone."""
+    listen: Host = "127.0.0.1"
+    """Address for peers; the port is `port_base + 2`. It speaks mTLS only."""
+    engines_tcp: bool = False
+    """Also serve engines of other hosts on `port_base + 3`, mTLS by the group's own CA."""
+    peering: Annotated[Path, BeforeValidator(resolve_path)] | None = None
+    """The group's `peering.toml`; without it the group runs alone."""
+
+    @field_validator("listen")
+    @classmethod
+    def _good_listen(cls, value: str) -> str:
+        return check_host(value)
+
+
+_LEASE_MS_MAX = 3_600_000
+
+
+def _count(low: int, high: int) -> Any:
+    return Field(ge=low, le=high)
+
+
+_Bytes = BeforeValidator(parse_size)
+
+
+class Limits(BaseModel):
+    """Bounds of one gateway. Sizes are bytes (or text such as "64 MiB"), times are ms."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    # Requests
+    engine_request_keys_max: Annotated[int, _count(1, 65_536)] = 4096
+    """Keys in one request of an engine. A million-token prompt at 256 tokens a block."""
+    peer_request_keys_max: Annotated[int, _count(1, 65_536)] = 4096
+    """Keys in one request of a peer: what one check at the owner's master costs (10k: 28 ms)."""
+    key_bytes_max: Annotated[int, _count(64, 8192)] = 1024
+    """Bytes of one key. Engines' keys have 60 to 300."""
+    block_bytes_max: Annotated[int, _Bytes, _count(4 * KIB, GIB)] = 64 * MIB
+    """Bytes of one block. It is held whole in staging and in the owner's buffer."""
+    message_bytes: Annotated[int, _Bytes, _count(64 * KIB, 4 * MIB)] = MIB
+    """Bytes of one message of a bulk stream. Measured: 1 MiB is the fastest over gRPC."""
+    control_message_bytes_max: Annotated[int, _Bytes, _count(64 * KIB, 16 * MIB)] = MIB
+    """Bytes of a control message; a larger one is refused before it is parsed."""
+
+    # Memory and its use
+    staging_bytes: Annotated[int, _Bytes, _count(16 * MIB, 1024 * GIB)] = 256 * MIB
+    """Bytes of staging, where pulled blocks land. Full: pulls wait, then miss."""
+    staging_hold_ms: Annotated[int, _count(100, _LEASE_MS_MAX)] = 10_000
+    """ms for which a landed block is held: at least one lease, since engines are told it exists."""
+    bounce_bytes: Annotated[int, _Bytes, _count(16 * MIB, 64 * GIB)] = 128 * MIB
+    """Bytes of the gateway's bounce buffers for Mooncake calls that have a deadline."""
+    admission_queue_blocks: Annotated[int, _count(1, 1_000_000)] = 4096
+    """Landed blocks that wait to be put into the local Mooncake; more are not admitted."""
+    report_batch_max: Annotated[int, _count(1, 65_536)] = 4096
+    """Written blocks in one report of an engine."""
+
+    # Pulls and serves
+    pulls_per_peer: Annotated[int, _count(1, 256)] = 8
+    """Streams open to one peer. Enough to fill a link, few enough to leave others room."""
+    serves_per_peer: Annotated[int, _count(1, 256)] = 8
+    """Streams open from one peer; one more is refused, not queued."""
+    serve_window_bytes: Annotated[int, _Bytes, _count(64 * KIB, GIB)] = 8 * MIB
+    """Bytes that one serve copies from Mooncake at a time: what a lease has to cover."""
+    pull_timeout_ms: Annotated[int, _count(10, 600_000)] = 10_000
+    """ms after which a pull ends whatever its caller's deadline was."""
+    background_pull_ms: Annotated[int, _count(10, 600_000)] = 5_000
+    """ms that a pull goes on without a waiting engine, so that the next ask finds the blocks."""
+
+    # Catalogs and holdings
+    catalog_wait_ms: Annotated[int, _count(10, 60_000)] = 10_000
+    """ms for which the owner holds a catalog request that has nothing new (a long poll)."""
+    catalog_linger_ms: Annotated[int, _count(0, 10_000)] = 50
+    """ms for which changes are gathered before they are sent: fewer, fuller messages."""
+    catalog_page_entries: Annotated[int, _count(16, 1_000_000)] = 65_536
+    """Entries in one page of a catalog; 8 bytes each, so 512 KiB below the message limit."""
+    view_blocks_per_peer: Annotated[int, _count(1000, 100_000_000)] = 4_000_000
+    """Blocks in the view of one peer, all namespaces. Above: the view is cut, pulls miss."""
+    holdings_blocks: Annotated[int, _count(1000, 100_000_000)] = 4_000_000
+    """Blocks of this group that are tracked. Above: the rest is not offered to peers."""
+    log_entries: Annotated[int, _count(1024, 16_777_216)] = 262_144
+    """Changes in a holdings log. A peer that is further behind takes a new snapshot."""
+    listing_interval_ms: Annotated[int, _count(100, 3_600_000)] = 30_000
+    """ms between key listings of the master, which correct the holdings."""
+    listing_bytes_max: Annotated[int, _Bytes, _count(MIB, 16 * GIB)] = 256 * MIB
+    """Bytes of one key listing; 100,000 keys of 88 bytes are 8.8 MB."""
+    journal_bytes_max: Annotated[int, _Bytes, _count(MIB, 1024 * GIB)] = GIB
+    """Bytes on disk of the provenance journal. Full: nothing more is admitted."""
+
+    # Peers
+    hop_limit: Annotated[int, _count(1, 1)] = 1
+    """Groups that a block may cross. 1: what was pulled is not offered onward."""
+    hello_interval_ms: Annotated[int, _count(50, 60_000)] = 1_000
+    """ms between hellos to each peer."""
+    interest_minutes: Annotated[int, _count(1, 10_080)] = 30
+    """Minutes after its last use for which a namespace stays subscribed at peers."""
+    peer_breaker_failures: Annotated[int, _count(1, 1000)] = 5
+    """Failures in a row that open a peer's breaker."""
+    peer_breaker_open_ms: Annotated[int, _count(10, 600_000)] = 1_000
+    """ms for which a breaker first stays open; it grows while probes fail."""
+
+    @field_validator("staging_bytes")
+    @classmethod
+    def _hold_two_blocks(cls, value: int, info: ValidationInfo) -> int:
+        block = info.data.get("block_bytes_max")
+        if block is not None and value < 2 * block:
+            raise ValueError(
+                f"{value} bytes hold fewer than two blocks of block_bytes_max ({block}): raise it, "
+                "or lower block_bytes_max"
+            )
+        return value
+
+    @field_validator("bounce_bytes")
+    @classmethod
+    def _bounce_a_block(cls, value: int, info: ValidationInfo) -> int:
+        block = info.data.get("block_bytes_max")
+        if block is not None and value < block:
+            raise ValueError(
+                f"{value} bytes cannot hold one block of block_bytes_max ({block}): raise it, "
+                "or lower block_bytes_max"
+            )
+        return value
+
+    @field_validator("catalog_page_entries")
+    @classmethod
+    def _fit_a_message(cls, value: int, info: ValidationInfo) -> int:
+        message = info.data.get("control_message_bytes_max")
+        if message is not None and 8 * value > message - 4 * KIB:
+            raise ValueError(
+                f"{value} entries of 8 bytes do not fit control_message_bytes_max ({message}): "
+                f"at most {(message - 4 * KIB) // 8}"
+            )
+        return value
+
+
+class GroupFile(GroupConfig):
+    """All of `group.toml`."""
+
+    gateway: GatewayConfig = GatewayConfig()
+    namespaces: dict[str, Envelope] = Field(default_factory=dict)
+    """Name, used in `peering.toml`, to envelope. Names are local: peers know fingerprints."""
+    limits: Limits = Limits()
+
+    @field_validator("namespaces")
+    @classmethod
+    def _distinct(cls, value: dict[str, Envelope]) -> dict[str, Envelope]:
+        if len(value) > NAMESPACES_MAX:
+            raise ValueError(f"{len(value)} namespaces are more than {NAMESPACES_MAX}")
+        seen: dict[Fingerprint, str] = {}
+        for name, envelope in value.items():
+            if not name or len(name) > 64 or name == "*":
+                raise ValueError(f'{name!r} cannot name a namespace: 1 to 64 characters, not "*"')
+            other = seen.setdefault(envelope.fingerprint(), name)
+            if other != name:
+                raise ValueError(
+                    f'"{other}" and "{name}" have the same envelope, so they are one namespace: '
+                    "remove one, or set the field in which they differ"
+                )
+        return value
+
+    @field_validator("limits")
+    @classmethod
+    def _hold_a_lease(cls, value: Limits, info: ValidationInfo) -> Limits:
+        master = info.data.get("master")
+        if master is not None and value.staging_hold_ms < master.lease_ttl_ms:
+            raise ValueError(
+                f"staging_hold_ms {value.staging_hold_ms} is shorter than master.lease_ttl_ms "
+                f"{master.lease_ttl_ms}: what an engine was told exists must stay for a lease"
+            )
+        return value
+
+    @property
+    def trace_dir(self) -> Path:
+        """Where this group's spans are written."""
+        return self.data_dir / "traces"
+
+
+def load_group(path: Path) -> GroupFile:
+    """`group.toml`, validated whole.
+
+    Raises:
+        ConfigError: the file cannot be used; it lists every problem with its line.
+    """
+    path = Path(path).absolute()
+    content: dict[str, Any] = read_toml(path)
+    try:
+        return GroupFile.model_validate(content, context={"folder": path.parent})
+    except ValidationError as error:
+        raise explain(error, path, GroupFile) from error

@@ -1,0 +1,361 @@
+"""A client of the master's admin HTTP: health, segments, key listings, lease-free queries."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+
+from local_group.process_errors import AdminError
+
+QUERY_KEYS_MAX = 500
+"""Keys in one `/batch_query_keys`: 1,000 take the master 4 ms, and others wait meanwhile."""
+QUERY_URL_BYTES_MAX = 60_000
+"""Bytes of one URL; httpx refuses 65,536."""
+ANSWER_BYTES_MAX = 16 << 20
+"""Bytes of any other answer; 500 keys are about 110 kB."""
+LISTING_BYTES_MAX = 256 << 20
+"""Bytes of a key listing, unless the caller says otherwise."""
+LISTING_TIMEOUT_S = 30.0
+"""Seconds for a whole key listing: 100,000 keys take 0.1 s."""
+
+_CHUNK = 1 << 18
+_NOT_FOUND = "OBJECT_NOT_FOUND"
+
+
+@dataclass(frozen=True)
+class Health:
+    """The master's own word on itself."""
+
+    service_ready: bool
+    role: str
+    ha_state: str
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Memory that a store has given to the pool."""
+
+    name: str
+    endpoint: str
+    """`host:port` at which the store answers for it."""
+    size: int
+    """Bytes."""
+    used: int
+    """Bytes."""
+    status: str
+    """`OK`, or Mooncake's word for what is wrong."""
+
+    @property
+    def ok(self) -> bool:
+        """Is it in use?"""
+        return self.status == "OK"
+
+
+class AdminClient:
+    """The master's admin HTTP, for asyncio; bound to the event loop that first uses it.
+
+    Every call ends within `timeout` seconds and raises AdminError for whatever goes wrong.
+
+    Args:
+        url: e.g. `http://127.0.0.1:7401`.
+        timeout: seconds for one HTTP request, from connecting to the last byte.
+        listing_timeout: the same for `all_keys`, whose answer is as large as the group.
+    """
+
+    def __init__(
+        self, url: str, timeout: float = 2.0, listing_timeout: float = LISTING_TIMEOUT_S
+    ) -> None:
+        self.url = url
+        self._timeout = timeout
+        self._listing_timeout = listing_timeout
+        # trust_env: no proxy of the environment may come between a group and its own master.
+        # verify: plain HTTP; not building a TLS context saves 20 ms.
+        self._http = httpx.AsyncClient(base_url=url, timeout=None, trust_env=False, verify=False)
+
+    async def __aenter__(self) -> AdminClient:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close its connections."""
+        await self._http.aclose()
+
+    async def health(self) -> Health:
+        """What the master says of itself; one that does not serve yet has `service_ready` False."""
+        return _parse_health(await self._json("/health", also=(503,)), self.url)
+
+    async def segments(self) -> list[Segment]:
+        """All segments that the master knows, healthy or not."""
+        return _parse_segments(await self._json("/get_segments_detail"), self.url)
+
+    async def query(self, keys: Iterable[str]) -> dict[str, int | None]:
+        """Which of `keys` the group holds, without granting leases: key to bytes.
+
+        An absent key is not in the answer. None means unknown: this endpoint cannot be asked for a
+        key with a comma, and the master may answer an error for a key.
+        """
+        askable, answer = _split_askable(keys)
+        for batch in _batches(askable):
+            answer.update(_parse_query(await self._json(_query_path(batch)), batch, self.url))
+        return answer
+
+    async def all_keys(self, max_bytes: int = LISTING_BYTES_MAX) -> set[str]:
+        """Every key of the default tenant. (A key with a line feed in it comes out as two.)
+
+        Raises:
+            AdminError: also for a listing above `max_bytes` or cut short: what it lacks would be
+                taken for removed.
+        """
+        listing = _Listing(max_bytes, self.url)
+        await self._read("/get_all_keys", listing.feed, self._listing_timeout)
+        return listing.keys()
+
+    async def _json(self, path: str, also: Sequence[int] = ()) -> Any:
+        body = _Body(f"{self.url}{path[:80]}")
+        await self._read(path, body.feed, self._timeout, also)
+        return body.json()
+
+    async def _read(
+        self, path: str, feed: Callable[[bytes], None], timeout: float, also: Sequence[int] = ()
+    ) -> None:
+        async def read() -> None:
+            async with self._http.stream("GET", path) as response:
+                _check_status(response, also)
+                async for chunk in response.aiter_bytes(_CHUNK):
+                    feed(chunk)
+
+        try:
+            await asyncio.wait_for(read(), timeout)
+        except (asyncio.TimeoutError, httpx.HTTPError, httpx.InvalidURL, OSError) as error:
+            raise _no_answer(error, f"{self.url}{path[:80]}", timeout) from error
+
+
+class SyncAdminClient:
+    """`AdminClient` for code without an event loop: the same calls, blocking.
+
+    Here `timeout` holds between two reads, not for the whole call.
+    """
+
+    def __init__(self, url: str, timeout: float = 2.0) -> None:
+        self.url = url
+        self._timeout = timeout
+        self._http = httpx.Client(base_url=url, timeout=timeout, trust_env=False, verify=False)
+
+    def __enter__(self) -> SyncAdminClient:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close its connections."""
+        self._http.close()
+
+    def health(self) -> Health:
+        """See `AdminClient.health`."""
+        return _parse_health(self._json("/health", also=(503,)), self.url)
+
+    def segments(self) -> list[Segment]:
+        """See `AdminClient.segments`."""
+        return _parse_segments(self._json("/get_segments_detail"), self.url)
+
+    def query(self, keys: Iterable[str]) -> dict[str, int | None]:
+        """See `AdminClient.query`."""
+        askable, answer = _split_askable(keys)
+        for batch in _batches(askable):
+            answer.update(_parse_query(self._json(_query_path(batch)), batch, self.url))
+        return answer
+
+    def all_keys(self, max_bytes: int = LISTING_BYTES_MAX) -> set[str]:
+        """See `AdminClient.all_keys`."""
+        listing = _Listing(max_bytes, self.url)
+        self._read("/get_all_keys", listing.feed)
+        return listing.keys()
+
+    def _json(self, path: str, also: Sequence[int] = ()) -> Any:
+        body = _Body(f"{self.url}{path[:80]}")
+        self._read(path, body.feed, also)
+        return body.json()
+
+    def _read(self, path: str, feed: Callable[[bytes], None], also: Sequence[int] = ()) -> None:
+        try:
+            with self._http.stream("GET", path) as response:
+                _check_status(response, also)
+                for chunk in response.iter_bytes(_CHUNK):
+                    feed(chunk)
+        except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
+            raise _no_answer(error, f"{self.url}{path[:80]}", self._timeout) from error
+
+
+class _Body:
+    """A bounded JSON answer."""
+
+    def __init__(self, where: str) -> None:
+        self._where = where
+        self._data = bytearray()
+
+    def feed(self, chunk: bytes) -> None:
+        self._data += chunk
+        if len(self._data) > ANSWER_BYTES_MAX:
+            raise AdminError(
+                f"the answer has more than {ANSWER_BYTES_MAX} bytes", where=self._where
+            )
+
+    def json(self) -> Any:
+        try:
+            return json.loads(self._data)
+        except ValueError as error:
+            raise AdminError(
+                f"the answer is not JSON: {bytes(self._data[:80])!r}", where=self._where
+            ) from error
+
+
+class _Listing:
+    """A bounded key listing, parsed as it arrives: one key a line."""
+
+    def __init__(self, max_bytes: int, where: str) -> None:
+        self._max_bytes = max_bytes
+        self._where = where
+        self._total = 0
+        self._rest = b""
+        self._keys: set[str] = set()
+
+    def feed(self, chunk: bytes) -> None:
+        self._total += len(chunk)
+        if self._total > self._max_bytes:
+            raise AdminError(
+                f"the key listing has more than {self._max_bytes} bytes",
+                where=self._where,
+                hint="raise listing_bytes_max in [limits]",
+            )
+        *lines, self._rest = (self._rest + chunk).split(b"\n")
+        self._add(lines)
+
+    def keys(self) -> set[str]:
+        self._add([self._rest])
+        self._rest = b""
+        return self._keys
+
+    def _add(self, lines: Iterable[bytes]) -> None:
+        self._keys.update(line.decode(errors="surrogateescape") for line in lines if line)
+
+
+def _split_askable(keys: Iterable[str]) -> tuple[list[str], dict[str, int | None]]:
+    """(keys to ask for, answers for the keys that cannot be asked for), without duplicates."""
+    askable: list[str] = []
+    unknown: dict[str, int | None] = {}
+    for key in dict.fromkeys(keys):
+        if key and "," not in key:
+            askable.append(key)
+        else:
+            unknown[key] = None
+    return askable, unknown
+
+
+def _quote(key: str) -> str:
+    return quote(key, safe="", errors="surrogateescape")
+
+
+def _query_path(batch: Sequence[str]) -> str:
+    return "/batch_query_keys?keys=" + ",".join(_quote(key) for key in batch)
+
+
+def _batches(keys: Iterable[str]) -> Iterator[list[str]]:
+    """Keys in groups that fit one request."""
+    batch: list[str] = []
+    size = 0
+    for key in keys:
+        length = len(_quote(key)) + 1
+        if batch and (len(batch) == QUERY_KEYS_MAX or size + length > QUERY_URL_BYTES_MAX):
+            yield batch
+            batch, size = [], 0
+        batch.append(key)
+        size += length
+    if batch:
+        yield batch
+
+
+def _parse_query(answer: Any, batch: Sequence[str], where: str) -> dict[str, int | None]:
+    try:
+        data = answer["data"]
+        sizes: dict[str, int | None] = {}
+        for key in batch:
+            entry = data.get(key)
+            if entry is None:
+                sizes[key] = None
+            elif entry["ok"]:
+                # The size of a copy in memory; one that is on SSD alone is here, of unknown size.
+                values = entry["values"]
+                sizes[key] = int(values[0]["size_"]) if values else None
+            elif entry["error"] != _NOT_FOUND:
+                sizes[key] = None
+        return sizes
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        raise _unexpected("/batch_query_keys", error, where) from error
+
+
+def _parse_health(answer: Any, where: str) -> Health:
+    try:
+        return Health(
+            service_ready=bool(answer["service_ready"]),
+            role=str(answer["role"]),
+            ha_state=str(answer["ha_state"]),
+        )
+    except (KeyError, TypeError) as error:
+        raise _unexpected("/health", error, where) from error
+
+
+def _parse_segments(answer: Any, where: str) -> list[Segment]:
+    try:
+        return [
+            Segment(
+                name=str(entry["segment_name"]),
+                endpoint=str(entry["te_endpoint"]),
+                size=int(entry["size_bytes"]),
+                used=int(entry["allocator_used_bytes"] or 0),
+                status=str(entry["status"]),
+            )
+            for entry in answer["segments"]
+        ]
+    except (KeyError, TypeError, ValueError) as error:
+        raise _unexpected("/get_segments_detail", error, where) from error
+
+
+def _unexpected(path: str, error: Exception, where: str) -> AdminError:
+    return AdminError(
+        f"the answer to {path} is not as expected ({type(error).__name__}: {error})",
+        where=where,
+        hint="is this Mooncake 0.3.13?",
+    )
+
+
+def _check_status(response: httpx.Response, also: Sequence[int]) -> None:
+    if response.status_code != 200 and response.status_code not in also:
+        raise AdminError(
+            f"the master answered {response.status_code}", where=str(response.url)[:120]
+        )
+
+
+def _no_answer(error: Exception, where: str, timeout: float) -> AdminError:
+    if isinstance(error, (asyncio.TimeoutError, httpx.TimeoutException)):
+        return AdminError(f"the master did not answer within {timeout:g} s", where=where)
+    return AdminError(f"the master does not answer: {error or type(error).__name__}", where=where)

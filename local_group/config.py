@@ -1,0 +1,296 @@
+"""The Mooncake part of `group.toml`: what a group is made of, and where its parts listen."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationInfo,
+    field_validator,
+)
+
+from local_group.toml import explain, read_toml
+
+__all__ = [
+    "GIB",
+    "KIB",
+    "MIB",
+    "GroupConfig",
+    "GroupName",
+    "Host",
+    "MasterConfig",
+    "Ports",
+    "Size",
+    "StoresConfig",
+    "check_host",
+    "explain",
+    "parse_size",
+    "read_toml",
+    "resolve_path",
+]
+
+KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
+
+DRAM_MIN = 16 * MIB
+"""Bytes. Mooncake refuses a smaller segment with -600 (its allocator hands out 16 MiB slabs)."""
+
+STORES_MAX = 64
+FIRST_STORE_OFFSET = 10
+"""Stores listen on `port_base + 10 + i`; +0 to +3 are the master's and the gateway's."""
+
+MOONCAKE_PORTS = range(12300, 17001)
+"""Where Mooncake picks ports by itself, at random, for its clients, handshakes and data."""
+
+UNIX_PATH_MAX = 107
+"""Bytes of a unix socket's path on Linux (`sun_path` less its final zero)."""
+
+_UNITS = {
+    "": 1, "B": 1, "KIB": KIB, "MIB": MIB, "GIB": GIB, "KB": 1000, "MB": 1000**2, "GB": 1000**3,
+}  # fmt: skip
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)")
+
+
+def parse_size(value: object) -> int:
+    """Bytes of `268435456`, `"256 MiB"` or `"1.5 GB"`.
+
+    Raises:
+        ValueError: not such a size, or not a whole number of bytes.
+    """
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    match = _SIZE.fullmatch(value.strip()) if isinstance(value, str) else None
+    unit = _UNITS.get(match[2].upper()) if match else None
+    if match is None or unit is None:
+        raise ValueError(
+            f'{value!r} is not a size: write bytes, or text such as "256 MiB" '
+            "(KiB, MiB, GiB, KB, MB, GB)"
+        )
+    size = float(match[1]) * unit
+    if size != int(size):
+        raise ValueError(f"{value!r} is not a whole number of bytes")
+    return int(match[1]) * unit if "." not in match[1] else int(size)
+
+
+def resolve_path(value: object, info: ValidationInfo) -> Path:
+    """A path of a config file: relative ones are taken from that file's folder.
+
+    The folder is the validation context's `folder`; without one it is the working directory.
+
+    Raises:
+        ValueError: not text, or empty.
+    """
+    if isinstance(value, Path):
+        path = value
+    elif isinstance(value, str) and value and "\0" not in value:
+        path = Path(value).expanduser()
+    else:
+        raise ValueError(f"{value!r} is not a path")
+    folder = (info.context or {}).get("folder") or Path.cwd()
+    return Path(folder, path).resolve()
+
+
+def check_host(value: str) -> str:
+    """`value` if it can be an IPv4 address or a host name, else ValueError."""
+    if not re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,252}[A-Za-z0-9])?", value):
+        raise ValueError(
+            f"{value!r} is not an IPv4 address or host name (no port, no scheme, no spaces)"
+        )
+    octets = value.split(".")
+    if all(part.isdigit() for part in octets) and (
+        len(octets) != 4 or any(int(part) > 255 for part in octets)
+    ):
+        raise ValueError(f"{value!r} is not an IPv4 address")
+    return value
+
+
+def _check_name(value: str) -> str:
+    if not re.fullmatch(r"[a-z][a-z0-9-]{0,30}", value):
+        raise ValueError(
+            f"{value!r} is not a group's name: a lower-case letter, then at most 30 of a-z, 0-9, -"
+        )
+    return value
+
+
+Size = Annotated[int, BeforeValidator(parse_size)]
+GroupName = Annotated[str, Field(strict=True)]
+Host = Annotated[str, Field(strict=True)]
+
+
+@dataclass(frozen=True)
+class Ports:
+    """The ports of a group, all TCP, counted from `port_base`."""
+
+    base: int
+
+    @property
+    def master_rpc(self) -> int:
+        """Mooncake's own RPC; only this group's processes may reach it."""
+        return self.base
+
+    @property
+    def master_admin(self) -> int:
+        """The master's admin HTTP; only this group's processes may reach it."""
+        return self.base + 1
+
+    @property
+    def peers(self) -> int:
+        """The gateway's mTLS endpoint for peers: the one port that other groups reach."""
+        return self.base + 2
+
+    @property
+    def engines_tcp(self) -> int:
+        """The gateway's mTLS endpoint for engines on other hosts of this group."""
+        return self.base + 3
+
+    def store(self, index: int) -> int:
+        """The service port of store `index` (from 0)."""
+        return self.base + FIRST_STORE_OFFSET + index
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class MasterConfig(_Section):
+    """`[master]`: the group's `mooncake_master`."""
+
+    lease_ttl_ms: Annotated[int, Field(ge=100, le=3_600_000)] = 10_000
+    """ms for which a get or an exists keeps a block from eviction. A transfer that takes longer
+    fails with -707; long leases pin a small pool. 10 s is Mooncake's own default."""
+
+
+class StoresConfig(_Section):
+    """`[stores]`: the group's store services, which hold the blocks."""
+
+    count: Annotated[int, Field(ge=1, le=STORES_MAX)] = 1
+    """Store processes."""
+    dram: Size
+    """Bytes of memory that each store gives to the pool."""
+
+    @field_validator("dram")
+    @classmethod
+    def _enough(cls, value: int) -> int:
+        if value < DRAM_MIN:
+            raise ValueError(
+                f"{value} bytes are too few: Mooncake refuses stores below 16 MiB (with -600); "
+                'write "16 MiB" or more'
+            )
+        if value > 1 << 44:
+            raise ValueError(f"{value} bytes are more than 16 TiB: is the unit right?")
+        return value
+
+
+class GroupConfig(_Section):
+    """One complete, isolated Mooncake cluster on this host, as `group.toml` describes it."""
+
+    name: GroupName
+    """What this group is called, by its peers too."""
+    data_dir: Annotated[Path, BeforeValidator(resolve_path)]
+    """Where logs, sockets, state and the journal are; absolute once loaded."""
+    port_base: Annotated[int, Field(ge=1024, le=65535)]
+    """First of the group's ports (see `Ports`)."""
+    host: Host = "127.0.0.1"
+    """Address that the group's own parts use among themselves."""
+    protocol: Literal["tcp", "rdma"] = "tcp"
+    """Mooncake's transport between its own parts."""
+    master: MasterConfig = MasterConfig()
+    stores: StoresConfig
+
+    @field_validator("name")
+    @classmethod
+    def _good_name(cls, value: str) -> str:
+        return _check_name(value)
+
+    @field_validator("host")
+    @classmethod
+    def _good_host(cls, value: str) -> str:
+        return check_host(value)
+
+    @field_validator("data_dir")
+    @classmethod
+    def _short_enough(cls, value: Path) -> Path:
+        socket = value / "run" / "gateway.sock"
+        length = len(str(socket).encode())
+        if length > UNIX_PATH_MAX:
+            raise ValueError(
+                f"the path of the gateway's socket would be {length} bytes long and a unix socket "
+                f"allows {UNIX_PATH_MAX} ({socket}): choose a shorter data_dir"
+            )
+        return value
+
+    @field_validator("stores")
+    @classmethod
+    def _ports_fit(cls, value: StoresConfig, info: ValidationInfo) -> StoresConfig:
+        base = info.data.get("port_base")
+        if base is None:  # already reported
+            return value
+        last = Ports(base).store(value.count - 1)
+        if last > 65535:
+            raise ValueError(
+                f"with port_base {base} the last of {value.count} stores would listen on {last}, "
+                f"above 65535: port_base can be at most {65535 - (last - base)}"
+            )
+        if base < MOONCAKE_PORTS.stop and last >= MOONCAKE_PORTS.start:
+            raise ValueError(
+                f"the group's ports {base}-{last} overlap "
+                f"{MOONCAKE_PORTS[0]}-{MOONCAKE_PORTS[-1]}, where Mooncake opens ports of its own "
+                "at random: choose a port_base outside"
+            )
+        return value
+
+    @property
+    def ports(self) -> Ports:
+        """Where each part listens."""
+        return Ports(self.port_base)
+
+    @property
+    def master_address(self) -> str:
+        """`host:port` of the master's RPC, as Mooncake's clients take it."""
+        return f"{self.host}:{self.ports.master_rpc}"
+
+    @property
+    def admin_url(self) -> str:
+        """Base URL of the master's admin HTTP."""
+        return f"http://{self.host}:{self.ports.master_admin}"
+
+    @property
+    def run_dir(self) -> Path:
+        """Sockets, the lock and the state of the running group."""
+        return self.data_dir / "run"
+
+    @property
+    def log_dir(self) -> Path:
+        """One log file a process."""
+        return self.data_dir / "logs"
+
+    @property
+    def state_file(self) -> Path:
+        """What runs now: see `local_group.state`."""
+        return self.run_dir / "state.json"
+
+    @property
+    def lock_file(self) -> Path:
+        """Locked by the one supervisor of this group while it lives."""
+        return self.run_dir / "lock"
+
+    @property
+    def gateway_socket(self) -> Path:
+        """The gateway's unix socket for engines on this host."""
+        return self.run_dir / "gateway.sock"
+
+    @property
+    def journal_dir(self) -> Path:
+        """Where the provenance of pulled blocks is journalled."""
+        return self.data_dir / "journal"
+
+    @property
+    def coordination_dir(self) -> Path:
+        """Where the durable epoch is kept."""
+        return self.data_dir / "coordination"

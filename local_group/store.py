@@ -1,0 +1,232 @@
+"""The store client behind deadlines: the real Mooncake, a status per key, nothing that hangs.
+
+Memory that a Mooncake call may still touch is not reused. Two paths follow from it:
+
+- *bounce* (`get_into`, `put_from`, `read`, `write`, and `exists`, `remove`): a hard deadline. The
+  call runs on a worker thread and on our own memory; when it is overdue it is left behind with
+  both, and they come back when it does. The caller's memory is touched by the caller's own thread
+  only, and never after return.
+- *direct* (`get_into_direct`, `put_from_direct`): zero copies, on the caller's memory, in the
+  caller's thread. Never abandoned: it ends when Mooncake ends it.
+
+Lists of one call have equal lengths; pointers must stay valid until return: a pointer to freed
+memory is a segmentation fault and cannot be checked here.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+from local_group import outcome as codes
+from local_group.arguments import cut, screen
+from local_group.bounce import BounceMemory
+from local_group.calls import Workers
+from local_group.exit_guard import watch
+from local_group.gate import Gate, StoreStats
+from local_group.native import Native, Replicate, StoreClosed, StoreError
+from local_group.outcome import Outcome, Status, failed
+from local_group.store_async import AsyncCalls, ReadBatch
+from local_group.store_bounce import BounceCalls
+from local_group.store_config import StoreLimits, StoreSettings
+
+__all__ = [
+    "Outcome",
+    "ReadBatch",
+    "Replicate",
+    "Status",
+    "StoreClient",
+    "StoreClosed",
+    "StoreError",
+    "StoreLimits",
+    "StoreSettings",
+    "StoreStats",
+]
+
+_INVALID = failed(codes.INVALID_PARAMS)
+
+
+class StoreClient(BounceCalls, AsyncCalls):
+    """See the module. Thread-safe. Make it with `connect`."""
+
+    def __init__(
+        self,
+        native: Native,
+        limits: StoreLimits,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._native = native
+        self._limits = limits
+        self._clock = clock
+        self._gate = Gate(limits, clock)
+        self._was_closed = False
+        tally = self._gate.tally
+        watch(tally)
+        self._memory = BounceMemory(limits.bounce_bytes, limits.waiters_max)
+        code = native.register(self._memory.address, self._memory.size)
+        if code != 0:
+            raise StoreError(
+                f"Mooncake refused {self._memory.size} bytes of bounce memory: code {code}",
+                hint="lower bounce_bytes, or raise the limit of locked memory (ulimit -l)",
+            )
+        queue, proof = limits.queue_max, limits.proof_s
+        self._getters = Workers("store-get", limits.workers_get, queue, tally, proof, clock)
+        self._putters = Workers("store-put", limits.workers_put, queue, tally, proof, clock)
+        self._askers = Workers("store-meta", limits.workers_meta, queue, tally, proof, clock)
+
+    @classmethod
+    def connect(cls, settings: StoreSettings, limits: StoreLimits | None = None) -> StoreClient:
+        """Connects to Mooncake; may block for some seconds. Raises `StoreError`."""
+        return cls(Native(settings), limits or StoreLimits())
+
+    def __repr__(self) -> str:
+        stats = self.stats()
+        return (
+            f"StoreClient(closed={self._gate.tally.closed}, breaker={stats.breaker}, "
+            f"active={stats.active}, stuck={stats.stuck})"
+        )
+
+    def __enter__(self) -> StoreClient:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # Direct path
+
+    def get_into_direct(
+        self, keys: Sequence[str], ptrs: Sequence[int], sizes: Sequence[int]
+    ) -> list[Outcome]:
+        """As `get_into`, with no copy and no deadline: it returns when Mooncake does.
+
+        The memory should be registered (`register_buffer`); over TCP it need not be. With the
+        default settings the longest it takes is about 4 s: see `StoreSettings`.
+        """
+        return self._direct("get", keys, ptrs, sizes, None)
+
+    def put_from_direct(
+        self,
+        keys: Sequence[str],
+        ptrs: Sequence[int],
+        sizes: Sequence[int],
+        replicate: Replicate | None = None,
+    ) -> list[Outcome]:
+        """As `put_from`, with no copy and no deadline; see `get_into_direct`."""
+        return self._direct("put", keys, ptrs, sizes, replicate)
+
+    def _direct(
+        self,
+        name: str,
+        keys: Sequence[str],
+        ptrs: Sequence[int],
+        sizes: Sequence[int],
+        replicate: Replicate | None,
+    ) -> list[Outcome]:
+        gate, native = self._gate, self._native
+        gate.enter()
+        try:
+            if not keys:
+                return []
+            if screen(keys, ptrs, sizes, sys.maxsize) is not None:
+                outcomes = [_INVALID] * len(keys)
+                gate.count(name, outcomes)
+                return outcomes
+            outcomes = []
+            for a, b in cut(sizes, self._limits.direct_bytes, self._limits.direct_keys):
+                if not gate.admit(meta=False):
+                    code = codes.NOT_TRIED if outcomes else codes.BREAKER_OPEN
+                    outcomes += [failed(code)] * (len(keys) - a)
+                    break
+                part = keys[a:b], ptrs[a:b], sizes[a:b]
+                began = self._clock()
+                try:
+                    results = native.get(*part) if name == "get" else native.put(*part, replicate)
+                except (TypeError, ValueError):
+                    gate.no_verdict(meta=False)
+                    results = [codes.INVALID_PARAMS] * (b - a)
+                else:
+                    gate.verdict(False, results, self._clock() - began, sum(part[2]))
+                outcomes += (
+                    codes.of_get(results) if name == "get" else codes.of_put(results, part[2])
+                )
+                if b < len(keys) and max(results) < 0 and not codes.UNWELL.isdisjoint(results):
+                    # The rest would only make the caller wait as long again.
+                    outcomes += [failed(codes.NOT_TRIED)] * (len(keys) - b)
+                    break
+            gate.count(name, outcomes)
+            return outcomes
+        finally:
+            gate.leave()
+
+    def register_buffer(self, ptr: int, size: int) -> int:
+        """Registers memory for the direct path. Mooncake's code: 0, or -600."""
+        self._gate.enter()
+        try:
+            return self._native.register(ptr, size) if ptr > 0 and size > 0 else -600
+        finally:
+            self._gate.leave()
+
+    def unregister_buffer(self, ptr: int) -> int:
+        """Ends a registration. Mooncake's code: 0, or -600."""
+        self._gate.enter()
+        try:
+            return self._native.unregister(ptr) if ptr > 0 else -600
+        finally:
+            self._gate.leave()
+
+    # Life
+
+    def stats(self) -> StoreStats:
+        """A snapshot; works after `close` too."""
+        queued = len(self._getters) + len(self._putters) + len(self._askers)
+        return self._gate.stats(queued, self._memory.used_bytes, self._memory.size)
+
+    def close(self, timeout: float = 5.0) -> bool:
+        """Ends the client; every later call raises `StoreClosed`. Idempotent.
+
+        Waits up to `timeout` seconds for the calls in flight, then lets Mooncake close (bounded by
+        `close_s`). If a call is still inside Mooncake then, the C++ object is left alone for the
+        rest of the process's life: closing it under that call is a segmentation fault.
+
+        Returns:
+            True when Mooncake was closed, False when it was left behind.
+        """
+        tally = self._gate.tally
+        with tally.lock:
+            if self._was_closed:
+                return True
+            self._was_closed = tally.closed = True
+            quiet = tally.idle.wait_for(lambda: not (tally.active or tally.running), timeout)
+            if quiet:
+                tally.running += 1  # the close itself is a call inside Mooncake
+        for workers in (self._getters, self._putters, self._askers):
+            workers.stop()
+        if not quiet:
+            keep_forever(self._memory)
+            self._native.leak()
+            return False
+
+        def close() -> None:
+            try:
+                self._native.close()
+            finally:
+                with tally.lock:
+                    tally.running -= 1
+
+        closer = threading.Thread(target=close, name="store-close", daemon=True)
+        closer.start()
+        closer.join(self._limits.close_s)
+        if closer.is_alive():
+            keep_forever(self._memory)
+            return False
+        return True
+
+
+_KEPT: list[BounceMemory] = []
+
+
+def keep_forever(memory: BounceMemory) -> None:
+    """Memory that Mooncake may still write to is never unmapped."""
+    _KEPT.append(memory)
