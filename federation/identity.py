@@ -111,9 +111,10 @@ def block_digest(fingerprint: bytes, key: str, data: bytes | bytearray | memoryv
     It finds damage and mix-ups; it proves nothing about an honest writer (it is not keyed).
     """
     state = xxhash.xxh3_128()
+    name = key.encode()
     state.update(fingerprint)
-    state.update(key.encode())
-    state.update(b"\0")
+    state.update(len(name).to_bytes(4, "little"))  # or a key could pass as the head of the bytes
+    state.update(name)
     state.update(data)
     return state.digest()
 

@@ -34,7 +34,7 @@ class AttachReply(_message.Message):
     fingerprint: bytes
     federated: bool
     reason: str
-    def __init__(self, group: _Optional[str] = ..., fingerprint: _Optional[bytes] = ..., federated: _Optional[bool] = ..., reason: _Optional[str] = ...) -> None: ...
+    def __init__(self, group: _Optional[str] = ..., fingerprint: _Optional[bytes] = ..., federated: bool = ..., reason: _Optional[str] = ...) -> None: ...
 
 class Written(_message.Message):
     __slots__ = ("key", "size", "digest", "chain_position")

@@ -125,7 +125,7 @@ class CatalogPage(_message.Message):
     added: bytes
     removed: bytes
     last: bool
-    def __init__(self, position: _Optional[_Union[Position, _Mapping]] = ..., snapshot: _Optional[bool] = ..., added: _Optional[bytes] = ..., removed: _Optional[bytes] = ..., last: _Optional[bool] = ...) -> None: ...
+    def __init__(self, position: _Optional[_Union[Position, _Mapping]] = ..., snapshot: bool = ..., added: _Optional[bytes] = ..., removed: _Optional[bytes] = ..., last: bool = ...) -> None: ...
 
 class PullRequest(_message.Message):
     __slots__ = ("fingerprint", "keys", "max_sizes")

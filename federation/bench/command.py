@@ -1,0 +1,142 @@
+"""`moonmesh bench replay` without its command line: options in, report out."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from federation.bench.gateway_figures import gateway_figures
+from federation.bench.groups import MODES, WATERMARK, Layout, Mode, free_port_base, store_bytes
+from federation.bench.lru import lru_hit_rate
+from federation.bench.replay import Options, Plan, Progress, lease_ttl_ms
+from federation.bench.report import Report
+from federation.bench.session import Outcome, Workspace, session
+from federation.bench.tally import replay_figures, replay_targets
+from federation.bench.trace import packaged_trace, read_trace
+from federation.bench.workload import Placement, Workload, make_workload
+from federation.errors import UsageError
+
+
+@dataclass(frozen=True)
+class ReplayCommand:
+    """Options of `moonmesh bench replay`; see its help."""
+
+    trace: Path | None = None
+    requests: int = 2000
+    groups: int = 2
+    block_bytes: int = 8192
+    capacity_fraction: float = 2.0
+    rate: float | None = None
+    seed: int = 0
+    mode: str = "all"
+    placement: Placement = "random"
+    concurrency: int = 8
+    deadline_ms: int = 1000
+    port_base: int = 7600
+    factory: str = Options.factory
+
+    @property
+    def modes(self) -> tuple[Mode, ...]:
+        return tuple(m for m in MODES if self.mode in ("all", m))
+
+    @property
+    def options(self) -> Options:
+        return Options(self.concurrency, self.deadline_ms, self.factory)
+
+    def workload(self) -> Workload:
+        """The requests, from the trace.
+
+        Raises:
+            TraceError: with the line's number, if the trace is malformed.
+        """
+        return make_workload(
+            itertools.islice(read_trace(self.trace or packaged_trace()), self.requests),
+            groups=self.groups,
+            block_bytes=self.block_bytes,
+            rate=self.rate,
+            seed=self.seed,
+            placement=self.placement,
+        )
+
+
+def replay_report(command: ReplayCommand, progress: Progress) -> tuple[Report, Outcome]:
+    """Run a replay on groups of its own.
+
+    Raises:
+        UsageError, TraceError, BenchError: before anything was measured; later errors are in the
+            outcome.
+    """
+    if command.groups < 2 and "federated" in command.modes:
+        raise UsageError("a federation has at least two groups", where="--groups")
+    workload = command.workload()
+    unique_bytes = workload.unique_blocks * workload.block_bytes
+    each = store_bytes(command.capacity_fraction * unique_bytes, command.groups)
+    layout = Layout(
+        groups=command.groups,
+        store_bytes=each,
+        lease_ttl_ms=lease_ttl_ms(each * command.groups, workload, command.rate),
+        port_base=free_port_base(command.groups, command.port_base),
+    )
+    report = Report("replay")
+    with Workspace("mm-bench", progress.say) as space:
+        plan = Plan(space.path, layout)
+        outcome = asyncio.run(session(command.modes, plan, workload, command.options, progress))
+        space.keep = outcome.error is not None
+        fill_report(report, command, workload, layout, outcome)
+    return report, outcome
+
+
+def fill_report(
+    report: Report,
+    command: ReplayCommand,
+    workload: Workload,
+    layout: Layout,
+    outcome: Outcome,
+) -> None:
+    """Figures, targets and notes of a replay."""
+    capacity = int(layout.pool_bytes * WATERMARK) // workload.block_bytes
+    report.interrupted = bool(outcome.signal) or outcome.error is not None
+    rate = command.rate
+    federated = outcome.tallies.get("federated")
+    if rate is None and federated is not None and federated.elapsed_s > 0:
+        rate = federated.requests / federated.elapsed_s
+    extra: dict[str, Any] = gateway_figures(outcome, rate)
+    report.figures = replay_figures(
+        outcome.tallies,
+        lru=lru_hit_rate((r.keys for r in workload.requests), capacity),
+        extra=extra,
+    )
+    setup = asdict(command)
+    setup["trace"] = str(command.trace or "packaged cut of the Mooncake conversation trace")
+    del setup["factory"], setup["port_base"]
+    report.figures["setup"] = setup | {
+        "requests_in_trace_part": len(workload.requests),
+        "unique_blocks": workload.unique_blocks,
+        "pool_bytes": layout.pool_bytes,
+        "store_bytes": layout.store_bytes,
+        "usable_blocks": capacity,
+        "lease_ttl_ms": layout.lease_ttl_ms,
+    }
+    report.targets = replay_targets(report.figures)
+    report.notes = notes(command, workload, layout, capacity)
+
+
+def notes(command: ReplayCommand, workload: Workload, layout: Layout, capacity: int) -> list[str]:
+    """How the capacity came about: what cannot be had exactly is said."""
+    real = capacity / workload.unique_blocks
+    said = [
+        f"Capacity: Mooncake starts to evict at {WATERMARK:.0%} of a pool's memory, so stores are "
+        f"1/{WATERMARK:.2g} of the asked-for bytes ({layout.groups} stores of "
+        f"{layout.store_bytes >> 20} MiB, the same in every mode; they hold {real:.2f} times the "
+        "unique blocks).",
+        f"The lease of {layout.lease_ttl_ms} ms is scaled to the pool, the same in every mode.",
+    ]
+    if real > command.capacity_fraction * 1.05:
+        said.append(
+            f"The asked-for fraction {command.capacity_fraction:g} became {real:.2f}: stores have "
+            "at least 16 MiB. Play more requests, or larger blocks."
+        )
+    return said

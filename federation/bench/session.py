@@ -1,0 +1,97 @@
+"""A replay from start to end: modes one after the other, signals, the temporary folder."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import signal
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from federation.bench.groups import Mode
+from federation.bench.replay import Options, Plan, Progress, run_mode
+from federation.bench.tally import Tally
+from federation.bench.workload import Workload
+from federation.errors import MoonmeshError
+
+
+@dataclass
+class Outcome:
+    """What a session measured.
+
+    Attributes:
+        tallies: mode → its sums; modes that did not begin are absent.
+        trace_dirs: mode → the folders of its groups' span files.
+        signal: the signal that ended it early; 0 for none.
+        error: what broke it off, else None.
+    """
+
+    tallies: dict[str, Tally] = field(default_factory=dict)
+    trace_dirs: dict[str, list[Path]] = field(default_factory=dict)
+    signal: int = 0
+    error: MoonmeshError | None = None
+
+
+async def session(
+    modes: Sequence[Mode],
+    plan: Plan,
+    workload: Workload,
+    options: Options,
+    progress: Progress,
+) -> Outcome:
+    """Run modes one after the other. SIGINT and SIGTERM end it early, with everything taken down;
+    so does an error, which is returned beside what was measured until then."""
+    outcome = Outcome()
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def stopped(number: int) -> None:
+        if not stop.is_set():
+            outcome.signal = number
+            progress.say("stopping: what runs is taken down first")
+            stop.set()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stopped, number)
+    try:
+        for mode in modes:
+            if stop.is_set():
+                break
+            tally = outcome.tallies[mode] = Tally(mode)
+            try:
+                outcome.trace_dirs[mode] = await run_mode(
+                    mode, plan, workload, options, tally, stop=stop, progress=progress
+                )
+            except MoonmeshError as error:
+                outcome.error = error
+                break
+    finally:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(number)
+    outcome.tallies = {m: t for m, t in outcome.tallies.items() if t.requests or not stop.is_set()}
+    return outcome
+
+
+class Workspace:
+    """A temporary folder that is removed, unless something went wrong: then it is kept to look at.
+
+    Args:
+        say: told where the logs are when they are kept.
+    """
+
+    def __init__(self, name: str, say: Callable[[str], None]) -> None:
+        # Short: the gateway's unix socket lies below it, and its path may have 107 bytes.
+        self.path = Path(tempfile.mkdtemp(prefix=f"{name}-"))
+        self.keep = False
+        self._say = say
+
+    def __enter__(self) -> Workspace:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if self.keep or kind is not None:
+            self._say(f"the logs are kept in {self.path}")
+        else:
+            shutil.rmtree(self.path, ignore_errors=True)

@@ -1,0 +1,109 @@
+"""`moonmesh bench ...`: measurements that share one form (see `federation.bench.report`)."""
+
+from __future__ import annotations
+
+import enum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(help="Measure: a table, and JSON with --json.", no_args_is_help=True)
+
+PLAIN_WIDTH = 120
+"""Columns of a report that goes to no terminal."""
+PORT_BASE = 7600
+"""Where the search for free ports begins: beside the ports of the worked example."""
+
+
+class ModeOption(str, enum.Enum):
+    federated = "federated"
+    isolated = "isolated"
+    one_pool = "one-pool"
+    all = "all"
+
+
+class PlacementOption(str, enum.Enum):
+    random = "random"
+    first_block = "first-block"
+
+
+@app.callback()
+def _keep_subcommands() -> None:
+    """Measure: a table, and JSON with --json."""
+
+
+@app.command()
+def replay(
+    trace: Annotated[
+        Path | None,
+        typer.Option(help="Mooncake trace, JSON lines.", show_default="the packaged cut"),
+    ] = None,
+    requests: Annotated[int, typer.Option(min=1, max=1_000_000, help="Play the first N.")] = 2000,
+    groups: Annotated[int, typer.Option(min=1, max=16, help="Groups on this machine.")] = 2,
+    block_bytes: Annotated[int, typer.Option(min=1, max=64 << 20, help="Bytes a block.")] = 8192,
+    capacity_fraction: Annotated[
+        float,
+        typer.Option(
+            min=0.001, max=100, help="Bytes that all groups can hold, over the unique bytes played."
+        ),
+    ] = 2.0,
+    rate: Annotated[
+        float | None,
+        typer.Option(
+            min=0.01, max=100_000, help="Requests a second.", show_default="as fast as answered"
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of the random placement.")] = 0,
+    mode: Annotated[ModeOption, typer.Option(help="What to measure.")] = ModeOption.all,
+    placement: Annotated[
+        PlacementOption, typer.Option(help="Which group a request goes to.")
+    ] = PlacementOption.random,
+    concurrency: Annotated[int, typer.Option(min=1, max=256, help="Requests in flight.")] = 8,
+    deadline_ms: Annotated[int, typer.Option(min=10, max=60_000, help="Of one read.")] = 1000,
+    port_base: Annotated[
+        int, typer.Option(min=1024, max=11_000, help="Look for free ports from here.")
+    ] = PORT_BASE,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write the report.")] = None,
+) -> None:
+    """Play a trace over real groups, federated, isolated and as one pool, and check every byte.
+
+    Starts its own groups in a temporary folder and always takes them down again.
+    """
+    from rich.console import Console
+
+    from federation.bench.command import ReplayCommand, replay_report
+    from federation.bench.report import check_writable
+    from federation.cli.progress import ReplayProgress
+
+    check_writable(json_file)
+    progress = ReplayProgress()
+    try:
+        report, outcome = replay_report(
+            ReplayCommand(
+                trace=trace,
+                requests=requests,
+                groups=groups,
+                block_bytes=block_bytes,
+                capacity_fraction=capacity_fraction,
+                rate=rate,
+                seed=seed,
+                mode=mode.value,
+                placement=placement.value,
+                concurrency=concurrency,
+                deadline_ms=deadline_ms,
+                port_base=port_base,
+            ),
+            progress,
+        )
+    finally:
+        progress.close()
+    if outcome.error is None or any(t.requests for t in outcome.tallies.values()):
+        console = Console()
+        report.print(console if console.is_terminal else Console(width=PLAIN_WIDTH))
+        if json_file is not None:
+            report.write(json_file)
+    if outcome.error is not None:
+        raise outcome.error
+    if outcome.signal:
+        raise typer.Exit(128 + outcome.signal)

@@ -1,0 +1,426 @@
+"""FederatedStore: Mooncake's store, with the blocks of other groups behind it.
+
+A drop-in for `MooncakeDistributedStore` in an engine: the same calls, the same codes. What the local
+group has is read from Mooncake directly, without a hop; what it lacks is asked of the gateway, which
+answers by the deadline with what it could get. Without a gateway this is plain Mooncake.
+
+Two ways to read local blocks. With a deadline, calls run on bounce memory and end in time whatever
+Mooncake does. Without one they run on the caller's memory, at full speed, and end by Mooncake's own
+timeouts; see `local_group.store` for how long that can take.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from federation.counters import counters
+from federation.errors import ConfigError, UsageError
+from federation.gateway_link import GatewayLink
+from federation.identity import Envelope, Fingerprint, block_digest, stored_key
+from federation.telemetry import (
+    SPAN_ENGINE_EXISTS,
+    SPAN_ENGINE_GET,
+    SPAN_ENGINE_PUT,
+    SpanKind,
+    span,
+)
+from federation.trust.credentials import load_engine_credentials
+from local_group.outcome import Outcome, Status
+from local_group.store import StoreClient, StoreError
+from local_group.store_config import StoreSettings
+
+log = logging.getLogger(__name__)
+
+OK = 0
+NOT_FOUND = -704
+INVALID_PARAMS = -600
+RPC_TIMEOUT = -901
+
+FEDERATION_MS = 1000
+"""How long a read without a deadline of its own waits for peers, in ms."""
+EXISTS_WAIT_MS = 50
+"""How long a read-side exists waits for blocks to land, in ms."""
+PATIENCE_SECONDS = 30.0
+"""Deadline of a local call that was given none and that needs bounce memory (`put`, `get`)."""
+ATTACH_WAIT_SECONDS = 2.0
+"""How long `setup` waits for the gateway before it goes on without."""
+MARGIN_SECONDS = 0.05
+"""What an exists question may take beyond its wait before the gateway counts as slow."""
+
+
+class NotOfferedError(UsageError, AttributeError):
+    """A call of MooncakeDistributedStore that has no meaning across groups yet."""
+
+    code = "MM103"
+
+
+class FederatedStore:
+    """One engine's store. Thread-safe after `setup`; after `close` every call raises StoreClosed."""
+
+    def __init__(self) -> None:
+        self._store: StoreClient | None = None
+        self._link: GatewayLink | None = None
+        self._fingerprint: Fingerprint
+        self._prefix = ""
+        self._deadline_ms: int | None = None
+        self._federation_ms = FEDERATION_MS
+        self._exists_wait_ms = EXISTS_WAIT_MS
+        self._seen = threading.local()
+
+    def setup(
+        self,
+        local_hostname: str,
+        metadata_server: str = "P2PHANDSHAKE",
+        global_segment_size: int = 0,
+        local_buffer_size: int = 16 * 1024 * 1024,
+        protocol: str = "tcp",
+        rdma_devices: str = "",
+        master_server_addr: str = "127.0.0.1:50051",
+        *,
+        namespace: Envelope | Mapping[str, Any],
+        gateway: str | None = None,
+        credentials: str | Path | None = None,
+        group: str | None = None,
+        deadline_ms: int | None = None,
+        federation_ms: int = FEDERATION_MS,
+        exists_wait_ms: int = EXISTS_WAIT_MS,
+    ) -> int:
+        """Connects to the local Mooncake and, if there is one, to the gateway.
+
+        Args:
+            local_hostname, metadata_server, global_segment_size, local_buffer_size, protocol,
+                rdma_devices, master_server_addr: as in `MooncakeDistributedStore.setup`.
+            namespace: what the bytes of this engine's blocks depend on.
+            gateway: `unix:/path/to/data_dir/run/gateway.sock`, or `host:port` for a gateway on another
+                host (then `credentials`, the folder with the engine's certificate, and `group`, the
+                name of this group, are needed); None for plain Mooncake.
+            deadline_ms: every call ends by then, hard, at the price of one more copy; None: local
+                blocks go straight to the caller's memory, and peers are waited for `federation_ms`.
+            exists_wait_ms: how long a read-side exists waits for blocks to land.
+
+        Returns:
+            0, or a negative code where the local Mooncake could not be reached (it is logged).
+
+        Raises:
+            ConfigError: the namespace, the gateway or the credentials cannot be used.
+        """
+        envelope = _envelope(namespace)
+        self._fingerprint = envelope.fingerprint()
+        self._prefix = stored_key(self._fingerprint, "")
+        for name, value in (("deadline_ms", deadline_ms), ("federation_ms", federation_ms)):
+            if value is not None and value <= 0:
+                raise ConfigError(f"{name} must be above 0, not {value}", where="setup")
+        self._deadline_ms = deadline_ms
+        self._federation_ms = federation_ms
+        self._exists_wait_ms = exists_wait_ms
+        settings = StoreSettings(
+            master_address=master_server_addr,
+            local_hostname=local_hostname,
+            metadata_server=metadata_server,
+            protocol=protocol,
+            rdma_devices=rdma_devices,
+            global_segment_size=global_segment_size,
+            local_buffer_size=local_buffer_size,
+        )
+        inner = None
+        if gateway is not None and not gateway.startswith("unix:"):
+            if credentials is None or group is None:
+                raise ConfigError(
+                    "a gateway on another host needs credentials and group",
+                    where="setup",
+                    hint="pass credentials=FOLDER and group=NAME, or use unix:/path",
+                )
+            inner = load_engine_credentials(Path(credentials), group, "client")
+        try:
+            self._store = StoreClient.connect(settings)
+        except StoreError as error:
+            log.error("the local Mooncake cannot be used: %s", error)
+            return -1
+        if gateway is not None:
+            self._link = GatewayLink(gateway, envelope, inner)
+            if not self._link.wait_until_usable(ATTACH_WAIT_SECONDS):
+                log.warning("no federation through %s for now: %s", gateway, self._link.state())
+        return OK
+
+    # Writes
+
+    def put(self, key: str, value: bytes | bytearray | memoryview, config: Any = None) -> int:
+        """Stores one block. 0 or a negative code; a key that exists keeps its first value."""
+        view = memoryview(value).cast("B")
+        if not key or not len(view):
+            return INVALID_PARAMS
+        # ctypes points only into memory that it may write; what is read-only is passed as bytes.
+        buffer: Any = ctypes.c_char_p(bytes(view)) if view.readonly else _buffer(view)
+        pointer = ctypes.cast(buffer, ctypes.c_void_p).value or 0
+        seconds = self._seconds(None) or PATIENCE_SECONDS
+        return self._put([key], [pointer], [len(view)], seconds, config)[0]
+
+    def batch_put_from(
+        self,
+        keys: Sequence[str],
+        buffer_ptrs: Sequence[int],
+        sizes: Sequence[int],
+        config: Any = None,
+        *,
+        deadline_ms: int | None = None,
+    ) -> list[int]:
+        """Stores blocks of a prefix chain from the caller's memory; a code per key."""
+        return self._put(keys, buffer_ptrs, sizes, self._seconds(deadline_ms), config)
+
+    def _put(
+        self,
+        keys: Sequence[str],
+        pointers: Sequence[int],
+        sizes: Sequence[int],
+        seconds: float | None,
+        config: Any,
+    ) -> list[int]:
+        store, link = self._ready(), self._link
+        names = self._names(keys)
+        with span(SPAN_ENGINE_PUT, {"moonmesh.keys": len(keys)}):
+            # Before the put: afterwards the caller may already be writing into its memory again.
+            blocks = zip(keys, pointers, sizes, strict=True) if link else ()
+            digests = [
+                block_digest(self._fingerprint, key, _bytes_at(pointer, size))
+                for key, pointer, size in blocks
+            ]
+            if seconds is None:
+                outcomes = store.put_from_direct(names, pointers, sizes, config)
+            else:
+                outcomes = store.put_from(names, pointers, sizes, seconds, config)
+        if link:
+            for place, (key, outcome) in enumerate(zip(keys, outcomes, strict=True)):
+                if outcome.status is Status.STORED:
+                    link.report(key, sizes[place], digests[place], place)
+        return [OK if o.status is Status.STORED else _code(o) for o in outcomes]
+
+    # Reads
+
+    def get(self, key: str, *, deadline_ms: int | None = None) -> bytes:
+        """One block; b'' where neither this group nor a peer has it (as Mooncake: on errors too)."""
+        store = self._ready()
+        (name,) = self._names([key])
+        until = _Until(self._seconds(deadline_ms) or PATIENCE_SECONDS)
+        with span(SPAN_ENGINE_GET, {"moonmesh.keys": 1}, kind=SpanKind.CLIENT) as here:
+            (sized,) = store.sizes([name], until.left())
+            if sized.status is Status.HIT:
+                buffer = (ctypes.c_char * sized.size)()
+                (outcome,) = store.get_into(
+                    [name], [ctypes.addressof(buffer)], [sized.size], until.left()
+                )
+                if outcome.status is Status.HIT:
+                    self._seen.tiers = ["local"]
+                    return bytes(memoryview(buffer)[: outcome.size])
+            link = self._usable_link()
+            wait = min(until.left(), self._federation_ms / 1000)
+            if link is not None and wait > 0:
+                for _, data in link.pull([key], [_BLOCK_BYTES_MAX], wait):
+                    self._seen.tiers = ["peer"]
+                    here.set_attribute("moonmesh.peer_hits", 1)
+                    return bytes(data)
+        self._seen.tiers = ["miss"]
+        return b""
+
+    def batch_get_into(
+        self,
+        keys: Sequence[str],
+        buffer_ptrs: Sequence[int],
+        sizes: Sequence[int],
+        *,
+        deadline_ms: int | None = None,
+    ) -> list[int]:
+        """Reads a prefix chain into the caller's memory.
+
+        Args:
+            keys: in chain order. Local blocks are read wherever they are in the chain; of peers, what
+                continues it up to the first block that nobody has.
+            buffer_ptrs, sizes: where each block goes and how many bytes fit there.
+            deadline_ms: see `setup`; what has arrived by then is in place, the rest is missing.
+
+        Returns:
+            Per key the block's size in bytes, or a negative code (-704: nobody has it).
+        """
+        store = self._ready()
+        seconds = self._seconds(deadline_ms)
+        until = _Until(seconds if seconds is not None else PATIENCE_SECONDS)
+        names = self._names(keys)
+        with span(SPAN_ENGINE_GET, {"moonmesh.keys": len(keys)}, kind=SpanKind.CLIENT) as here:
+            if seconds is None:
+                outcomes = store.get_into_direct(names, buffer_ptrs, sizes)
+            else:
+                outcomes = store.get_into(names, buffer_ptrs, sizes, seconds)
+            results = [o.size if o.status is Status.HIT else _code(o) for o in outcomes]
+            tiers = ["local" if o.status is Status.HIT else "miss" for o in outcomes]
+            absent = [place for place, o in enumerate(outcomes) if o.status is not Status.HIT]
+            link = self._usable_link() if absent else None
+            wait = until.left() if seconds is not None else self._federation_ms / 1000
+            if link is not None and wait > 0:
+                blocks = link.pull(
+                    [keys[place] for place in absent], [sizes[place] for place in absent], wait
+                )
+                for index, data in blocks:
+                    place = absent[index]
+                    # The copy is made by this thread, before it returns: nobody touches the
+                    # caller's memory later.
+                    ctypes.memmove(buffer_ptrs[place], _buffer(data), len(data))
+                    results[place], tiers[place] = len(data), "peer"
+            peer_hits = tiers.count("peer")
+            here.set_attribute("moonmesh.local_hits", tiers.count("local"))
+            here.set_attribute("moonmesh.peer_hits", peer_hits)
+            counters.add("moonmesh_engine_local_hits_total", tiers.count("local"))
+            counters.add("moonmesh_engine_peer_hits_total", peer_hits)
+        self._seen.tiers = tiers
+        return results
+
+    def is_exist(self, key: str, *, wait_ms: int | None = None, for_write: bool = False) -> int:
+        """1 if the block is here, else 0, or a negative code. See `batch_is_exist`."""
+        return self.batch_is_exist([key], wait_ms=wait_ms, for_write=for_write)[0]
+
+    def batch_is_exist(
+        self, keys: Sequence[str], *, wait_ms: int | None = None, for_write: bool = False
+    ) -> list[int]:
+        """Per key 1 if the block is here: in the local Mooncake, or landed in the gateway's staging.
+
+        A read-side question starts the pull of what peers have and answers what has landed within its
+        wait; the pull goes on, so that a later read finds more. A catalog's word is never taken for an
+        existence: an engine skips writing what exists.
+
+        Args:
+            keys: in chain order.
+            wait_ms: how long to wait for blocks to land.
+            for_write: asked in order to skip a write: the local Mooncake alone is asked.
+        """
+        store = self._ready()
+        seconds = self._seconds(None)
+        until = _Until(seconds if seconds is not None else PATIENCE_SECONDS)
+        with span(SPAN_ENGINE_EXISTS, {"moonmesh.keys": len(keys)}, kind=SpanKind.CLIENT):
+            outcomes = store.exists(self._names(keys), until.left())
+            results = [_exist_code(o) for o in outcomes]
+            absent = [place for place, result in enumerate(results) if result != 1]
+            link = self._usable_link() if absent and not for_write else None
+            if link is not None:
+                wait = (self._exists_wait_ms if wait_ms is None else wait_ms) / 1000
+                if seconds is not None:
+                    wait = min(wait, max(0.0, until.left() - MARGIN_SECONDS))
+                timeout = min(until.left(), wait + MARGIN_SECONDS)
+                for index, landed in enumerate(
+                    link.exists([keys[place] for place in absent], wait, timeout)
+                ):
+                    if landed:
+                        results[absent[index]] = 1
+        return results
+
+    # The rest
+
+    def register_buffer(self, buffer_ptr: int, size: int) -> int:
+        """Tells Mooncake of memory that zero-copy calls will use."""
+        return self._ready().register_buffer(buffer_ptr, size)
+
+    def unregister_buffer(self, buffer_ptr: int) -> int:
+        """Takes `register_buffer` back."""
+        return self._ready().unregister_buffer(buffer_ptr)
+
+    def last_tiers(self) -> list[str]:
+        """Per key of this thread's last read where it came from: local, peer or miss."""
+        return list(getattr(self._seen, "tiers", ()))
+
+    def flush_reports(self, timeout: float = 5.0) -> bool:
+        """Waits until the gateway knows of everything written so far; False after `timeout` s."""
+        return self._link is None or self._link.flush(timeout)
+
+    def stats(self) -> dict[str, Any]:
+        """The local client's figures and the gateway's state."""
+        return {
+            "gateway": self._link.state() if self._link else "none",
+            "store": asdict(self._ready().stats()),
+        }
+
+    def close(self) -> int:
+        """Ends the connections; nothing can reach Mooncake through this object afterwards."""
+        link, self._link = self._link, None
+        if link is not None:
+            link.close()
+        if self._store is not None:
+            self._store.close()
+        return OK
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        raise NotOfferedError(
+            f"{name} is not offered",
+            where="FederatedStore",
+            hint="use batch_put_from and batch_get_into, or a MooncakeDistributedStore beside this one",
+        )
+
+    def _ready(self) -> StoreClient:
+        if self._store is None:
+            raise UsageError("call setup first", where="FederatedStore")
+        return self._store
+
+    def _usable_link(self) -> GatewayLink | None:
+        link = self._link
+        return link if link is not None and link.usable else None
+
+    def _seconds(self, deadline_ms: int | None) -> float | None:
+        chosen = self._deadline_ms if deadline_ms is None else deadline_ms
+        return None if chosen is None else chosen / 1000
+
+    def _names(self, keys: Sequence[str]) -> list[str]:
+        return [self._prefix + key for key in keys]
+
+
+class _Until:
+    """A deadline, `seconds` from its making."""
+
+    def __init__(self, seconds: float) -> None:
+        self._at = time.monotonic() + seconds
+
+    def left(self) -> float:
+        """Seconds to go; never below 0."""
+        return max(0.0, self._at - time.monotonic())
+
+
+_BLOCK_BYTES_MAX = 64 * 1024 * 1024
+"""What `get` has room for; `batch_get_into` has what its caller says."""
+
+
+def _envelope(namespace: Envelope | Mapping[str, Any]) -> Envelope:
+    if isinstance(namespace, Envelope):
+        return namespace
+    try:
+        return Envelope.model_validate(dict(namespace))
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(str(part) for part in first["loc"])
+        raise ConfigError(f"{field}: {first['msg']}", where="setup: namespace") from error
+
+
+def _bytes_at(pointer: int, size: int) -> memoryview:
+    return memoryview((ctypes.c_char * size).from_address(pointer)).cast("B")
+
+
+def _buffer(data: bytearray | memoryview) -> Any:
+    """Writable memory as ctypes sees it, without a copy."""
+    return (ctypes.c_char * len(data)).from_buffer(data)
+
+
+def _code(outcome: Outcome) -> int:
+    if outcome.status is Status.MISS:
+        return NOT_FOUND
+    return outcome.code if outcome.code < 0 else RPC_TIMEOUT
+
+
+def _exist_code(outcome: Outcome) -> int:
+    if outcome.status is Status.HIT:
+        return 1
+    return 0 if outcome.status is Status.MISS else _code(outcome)

@@ -1,0 +1,347 @@
+"""`peering.toml`: the federation this group is in, its peers, and what is shared with each."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
+
+from federation.errors import ConfigError, TrustError
+from federation.identity import Envelope, Fingerprint
+from federation.trust.keys import StatementKey
+from local_group.config import check_host, explain, read_toml, resolve_path
+from local_group.toml import find_line
+
+if TYPE_CHECKING:
+    from federation.trust.credentials import Credentials  # it imports gRPC, which takes a while
+
+PEERS_MAX = 63
+"""Peers of one group: the hellos of a full mesh grow with the square of the groups."""
+NAMES_MAX = 256
+"""Names in one `export` or `import`: as many as a group can have namespaces."""
+ALL = "*"
+"""In `export` and `import`: every namespace of group.toml."""
+
+_KEY_FILE_BYTES_MAX = 4096
+
+
+@dataclass(frozen=True)
+class KeyFile:
+    """A `key_file`: where it is, and the key in it (None where keys were not to be read)."""
+
+    path: Path
+    key: StatementKey | None
+
+
+def _parse_key(value: object) -> StatementKey:
+    if not isinstance(value, str):
+        raise ValueError(f'a key is text, "ed25519:BASE64", not {type(value).__name__}')
+    return StatementKey.parse(value)
+
+
+def _read_key_file(value: object, info: ValidationInfo) -> KeyFile:
+    path = resolve_path(value, info)
+    if not (info.context or {}).get("read_keys", True):
+        return KeyFile(path, None)
+    try:
+        with path.open("rb") as file:
+            text = file.read(_KEY_FILE_BYTES_MAX).decode("ascii", "replace")
+    except OSError as error:
+        raise ValueError(
+            f"{path} cannot be read: {error.strerror} (it is the peer's identity.pub; "
+            "`moonmesh peer init` makes it)"
+        ) from None
+    try:
+        return KeyFile(path, StatementKey.parse(text))
+    except ValueError as error:
+        raise ValueError(f"{path} is not a public key: {error}") from None
+
+
+def check_label(value: str, what: str) -> str:
+    """`value` if it can name a group or a federation (they are in DNS names), else ValueError."""
+    rest = set(value) - set("abcdefghijklmnopqrstuvwxyz0123456789-")
+    if not value or rest or not value[0].isalpha() or len(value) > 31:
+        raise ValueError(
+            f"{value!r} is not {what}: a lower-case letter, then at most 30 of a-z, 0-9, -"
+        )
+    return value
+
+
+def check_address(value: str) -> str:
+    """`value` if it is `host:port`, else ValueError."""
+    host, colon, port = value.rpartition(":")
+    if not colon:
+        raise ValueError(f'{value!r} has no port: write "host:port" (the peer\'s port_base + 2)')
+    if not (port.isascii() and port.isdigit() and 1 <= int(port) <= 65535):
+        raise ValueError(f"{value!r}: {port!r} is not a port in 1..65535")
+    return f"{check_host(host)}:{int(port)}"
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, arbitrary_types_allowed=True
+    )
+
+
+class OwnConfig(_Section):
+    """`[self]`: who this group is to its peers."""
+
+    group: str
+    """This group's name; the same as `name` in group.toml."""
+    credentials: Annotated[Path, BeforeValidator(resolve_path)]
+    """Folder of this group's certificates and keys; absolute once loaded."""
+
+    @field_validator("group")
+    @classmethod
+    def _good_group(cls, value: str) -> str:
+        return check_label(value, "a group's name")
+
+
+_Names = Annotated[tuple[str, ...], Field(strict=False, max_length=NAMES_MAX)]
+
+
+class PeerConfig(_Section):
+    """`[[peers]]`: one other group, and what is shared with it."""
+
+    name: str
+    """What the peer calls itself: its certificate and its statements must say so too."""
+    address: str
+    """`host:port` of its gateway."""
+    key: Annotated[StatementKey, BeforeValidator(_parse_key)] | None = None
+    """The key that signs its statements, `ed25519:BASE64`."""
+    key_file: Annotated[KeyFile, BeforeValidator(_read_key_file)] | None = None
+    """Or a file that holds it (the peer's `identity.pub`), relative to this file."""
+    next_key: Annotated[StatementKey, BeforeValidator(_parse_key)] | None = None
+    """A second key that is believed too: for the time while the peer changes its key."""
+    exports: _Names = Field(default=(), alias="export")
+    """Namespaces, by their names in group.toml, that this peer may have from us; `*`: all."""
+    imports: _Names = Field(default=(), alias="import")
+    """Namespaces that we take from this peer; `*`: all."""
+
+    @field_validator("name")
+    @classmethod
+    def _good_name(cls, value: str) -> str:
+        return check_label(value, "a group's name")
+
+    @field_validator("address")
+    @classmethod
+    def _good_address(cls, value: str) -> str:
+        return check_address(value)
+
+    @field_validator("exports", "imports")
+    @classmethod
+    def _good_names(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        twice = sorted({n for n in value if value.count(n) > 1})
+        if twice:
+            raise ValueError(f'"{twice[0]}" is listed twice')
+        if ALL in value and len(value) > 1:
+            raise ValueError(f'"{ALL}" already means every namespace: remove the other names')
+        return value
+
+    @model_validator(mode="after")
+    def _one_key(self) -> PeerConfig:
+        if self.key is None and self.key_file is None:
+            raise ValueError(
+                f'peer "{self.name}" has no key: add key = "ed25519:..." or key_file (the line, '
+                "or the file, identity.pub of that group)"
+            )
+        if self.key is not None and self.key_file is not None:
+            raise ValueError(f'peer "{self.name}" has both key and key_file: remove one')
+        return self
+
+    @property
+    def keys(self) -> tuple[StatementKey, ...]:
+        """The keys whose statements are believed; empty only where keys were not to be read."""
+        first = self.key_file.key if self.key_file is not None else self.key
+        return tuple(key for key in (first, self.next_key) if key is not None)
+
+
+class GroupLike(Protocol):
+    """What peering needs of `federation.config.GroupFile`."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def namespaces(self) -> Mapping[str, Envelope]: ...
+
+
+class Peering(_Section):
+    """All of `peering.toml`."""
+
+    federation: str
+    """The federation's id: in every statement, and in the names of certificates."""
+    own: OwnConfig = Field(alias="self")
+    peers: Annotated[tuple[PeerConfig, ...], Field(strict=False)] = ()
+
+    _path: Path = PrivateAttr(default=Path("peering.toml"))
+
+    @field_validator("federation")
+    @classmethod
+    def _good_federation(cls, value: str) -> str:
+        return check_label(value, "a federation's id")
+
+    @field_validator("peers")
+    @classmethod
+    def _distinct(
+        cls, value: tuple[PeerConfig, ...], info: ValidationInfo
+    ) -> tuple[PeerConfig, ...]:
+        if len(value) > PEERS_MAX:
+            raise ValueError(f"{len(value)} peers are more than {PEERS_MAX}")
+        own = info.data.get("own")
+        problems = []
+        if own is not None and any(peer.name == own.group for peer in value):
+            problems.append(f'a peer is named "{own.group}", which is this group itself')
+        problems += _twice("name", ((peer.name, peer.name) for peer in value))
+        problems += _twice("address", ((peer.address.lower(), peer.name) for peer in value))
+        problems += _twice(
+            "key", ((str(key), peer.name) for peer in value for key in set(peer.keys))
+        )
+        if problems:
+            raise ValueError("; ".join(problems))
+        return value
+
+    @property
+    def path(self) -> Path:
+        """The file this was read from."""
+        return self._path
+
+    def peer(self, name: str) -> PeerConfig | None:
+        """The peer of that name, or None."""
+        return next((peer for peer in self.peers if peer.name == name), None)
+
+    def caller(
+        self, credentials: Credentials, auth_context: Mapping[str, Sequence[bytes]]
+    ) -> PeerConfig:
+        """The peer at the other end of a connection that mTLS has let in.
+
+        Args:
+            credentials: ours.
+            auth_context: of the call (`context.auth_context()`).
+
+        Raises:
+            TrustError: a certificate of the federation's CA is not enough: its group must be a peer.
+        """
+        name = credentials.peer_name(auth_context)
+        if name is None:
+            raise TrustError(f"its certificate is not of a group of federation {self.federation}")
+        peer = self.peer(name)
+        if peer is None:
+            raise TrustError(f'group "{name}" is not a peer in peering.toml', where=name)
+        return peer
+
+    def check_against(self, group: GroupLike) -> Sharing:
+        """Checks this file against the group's own, and says what is shared with whom.
+
+        Raises:
+            ConfigError: it is another group's file, or names a namespace that group.toml has not.
+        """
+        problems: list[tuple[tuple[str | int, ...], str]] = []
+        if self.own.group != group.name:
+            problems.append(
+                (
+                    ("self", "group"),
+                    f'is "{self.own.group}", but group.toml says name = "{group.name}"',
+                )
+            )
+        for index, peer in enumerate(self.peers):
+            for field, names in (("export", peer.exports), ("import", peer.imports)):
+                problems += [
+                    (("peers", index, field), _unknown(name, group.namespaces))
+                    for name in names
+                    if name != ALL and name not in group.namespaces
+                ]
+        if problems:
+            raise self._error(problems)
+        everything = {name: envelope.fingerprint() for name, envelope in group.namespaces.items()}
+        return Sharing(
+            {peer.name: _select(peer.exports, everything) for peer in self.peers},
+            {peer.name: _select(peer.imports, everything) for peer in self.peers},
+        )
+
+    def _error(self, problems: list[tuple[tuple[str | int, ...], str]]) -> ConfigError:
+        try:
+            lines = self._path.read_text("utf-8").splitlines()
+        except (OSError, UnicodeDecodeError):
+            lines = []
+        told = []
+        for location, what in problems:
+            line = find_line(lines, location)
+            field = ".".join(str(part) for part in location)
+            told.append(f"{self._path}{f':{line}' if line else ''}: {field}: {what}")
+        if len(told) == 1:
+            return ConfigError(told[0])
+        listed = "\n".join(f"  {text}" for text in told)
+        return ConfigError(f"{self._path}: {len(told)} problems\n{listed}")
+
+
+@dataclass(frozen=True)
+class Sharing:
+    """Which namespaces are shared with which peer, by fingerprint."""
+
+    exported: Mapping[str, frozenset[Fingerprint]]
+    imported: Mapping[str, frozenset[Fingerprint]]
+
+    def exports(self, peer: str) -> frozenset[Fingerprint]:
+        """What this peer may have from us; nothing for a group that is no peer."""
+        return self.exported.get(peer, frozenset())
+
+    def imports(self, peer: str) -> frozenset[Fingerprint]:
+        """What we take from this peer; nothing for a group that is no peer."""
+        return self.imported.get(peer, frozenset())
+
+
+def load_peering(path: Path, *, read_keys: bool = True) -> Peering:
+    """`peering.toml`, validated whole.
+
+    Args:
+        path: the file.
+        read_keys: False leaves each `key_file` unread: they may not exist yet.
+
+    Raises:
+        ConfigError: the file cannot be used; it lists every problem with its line.
+    """
+    path = Path(path).absolute()
+    content: dict[str, Any] = read_toml(path)
+    context = {"folder": path.parent, "read_keys": read_keys}
+    try:
+        peering = Peering.model_validate(content, context=context)
+    except ValidationError as error:
+        raise explain(error, path, Peering) from error
+    peering._path = path
+    return peering
+
+
+def _twice(what: Literal["name", "address", "key"], pairs: Iterable[tuple[str, str]]) -> list[str]:
+    owners: dict[str, list[str]] = {}
+    for value, owner in pairs:
+        owners.setdefault(value, []).append(owner)
+    return [
+        f'two peers have the {what} "{value}"'
+        + ("" if what == "name" else f" ({', '.join(names)}): each group has its own")
+        for value, names in owners.items()
+        if len(names) > 1
+    ]
+
+
+def _unknown(name: str, known: Mapping[str, Envelope]) -> str:
+    near = difflib.get_close_matches(name, known, n=1)
+    hint = f'did you mean "{near[0]}"?' if near else f"it has: {', '.join(sorted(known)) or 'none'}"
+    return f'"{name}" is not one of [namespaces] in group.toml ({hint})'
+
+
+def _select(names: tuple[str, ...], known: Mapping[str, Fingerprint]) -> frozenset[Fingerprint]:
+    return frozenset(known.values() if ALL in names else (known[name] for name in names))

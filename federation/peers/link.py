@@ -1,0 +1,261 @@
+"""The way to one peer: its channels, the calls on them, and why they fail."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import AsyncGenerator, Callable
+from typing import Any, TypeVar
+
+import grpc
+import grpc.aio
+from google.protobuf.message import DecodeError, Message
+
+from federation.config import Limits
+from federation.counters import counters
+from federation.errors import PeerError
+from federation.peering import PeerConfig
+from federation.telemetry import inject
+from federation.transfer.frames import HEADER_BYTES
+from federation.trust.credentials import Credentials
+from federation.trust.diagnose import diagnose
+from local_group.breaker import Breaker, BreakerLimits, BreakerState
+from moonmesh.v1 import peer_pb2
+
+HELLO_METHOD = "/moonmesh.v1.Peer/Hello"
+CATALOG_METHOD = "/moonmesh.v1.Peer/Catalog"
+PULL_METHOD = "/moonmesh.v1.Peer/Pull"
+
+DIAGNOSE_EVERY = 5.0
+"""Seconds between two attempts to find out why a peer cannot be reached."""
+DIAGNOSE_SECONDS = 3.0
+
+# A peer that comes back is found again within a second, one that stays away costs a dial every two.
+_RECONNECT = [
+    ("grpc.initial_reconnect_backoff_ms", 200),
+    ("grpc.min_reconnect_backoff_ms", 200),
+    ("grpc.max_reconnect_backoff_ms", 2000),
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+]
+
+M = TypeVar("M", bound=Message)
+
+
+class UnreachableError(PeerError):
+    """No connection to the peer could be made or kept."""
+
+    code = "MM306"
+
+
+class RefusedError(PeerError):
+    """The peer answered, and will not do what it was asked."""
+
+    code = "MM307"
+
+
+class OversizeError(PeerError):
+    """The peer sent a message above the limit; it was not read."""
+
+    code = "MM308"
+
+
+class PeerLink:
+    """One peer, as this gateway reaches it.
+
+    Control and bulk go over connections of their own, so that a hello never waits behind a block.
+
+    Args:
+        alive: whether gossip has heard the peer lately and it can serve.
+        epoch: the epoch of its newest statement.
+    """
+
+    def __init__(
+        self,
+        peer: PeerConfig,
+        credentials: Credentials,
+        limits: Limits,
+        *,
+        alive: Callable[[float], bool],
+        epoch: Callable[[], int],
+    ) -> None:
+        self.name = peer.name
+        self.address = peer.address
+        self.reason = "not yet connected"
+        """Why the peer cannot be reached, or the last thing that went wrong; empty if all is well."""
+        self._credentials = credentials
+        self._limits = limits
+        self._alive = alive
+        self._epoch = epoch
+        self._breaker = Breaker(
+            BreakerLimits(
+                failures=limits.peer_breaker_failures,
+                window=max(20, limits.peer_breaker_failures),
+                open_s=limits.peer_breaker_open_ms / 1000,
+                open_max_s=max(10.0, limits.peer_breaker_open_ms / 1000),
+            ),
+            random.Random(),
+        )
+        self._control = self._channel(limits.control_message_bytes_max)
+        # A message may exceed its fill by a header for each block in it: see Encoder.
+        self._bulk = self._channel(
+            limits.message_bytes + HEADER_BYTES * (1 + limits.peer_request_keys_max)
+        )
+        self._diagnosed_at = float("-inf")
+        self._diagnosis: asyncio.Task[None] | None = None
+
+    def __repr__(self) -> str:
+        return f"PeerLink({self.name} at {self.address}: {self.reason or 'ok'})"
+
+    @property
+    def epoch(self) -> int:
+        """Epoch of the peer's newest statement; 0 before the first."""
+        return self._epoch()
+
+    def usable(self, now: float) -> bool:
+        """Whether pulls may be planned on this peer."""
+        return self._alive(now) and self._breaker.state(now) is not BreakerState.OPEN
+
+    def breaker_state(self, now: float) -> str:
+        """For `status`: closed, open or half_open."""
+        return self._breaker.state(now).value
+
+    def succeeded(self) -> None:
+        """A pull ended well."""
+        self._breaker.success(time.monotonic())
+
+    def failed(self, error: PeerError) -> None:
+        """A pull failed, and it was the peer's doing."""
+        self._breaker.failure(time.monotonic())
+        self.reason = error.what
+
+    def abandoned(self) -> None:
+        """A pull ended early for a reason of our own: it says nothing about the peer."""
+        self._breaker.release(time.monotonic())
+
+    async def hello(self, request: peer_pb2.HelloRequest, timeout: float) -> peer_pb2.HelloReply:
+        """Says who we are, and hears who the peer is.
+
+        Raises:
+            PeerError: the peer did not answer, or not properly.
+        """
+        raw = _sent(request)
+        call = self._control.unary_unary(HELLO_METHOD)
+        try:
+            answer = await call(raw, timeout=timeout)
+        except grpc.aio.AioRpcError as error:
+            raise self._explained(error) from error
+        self.reason = ""
+        return parse(peer_pb2.HelloReply, _received(answer), self.name)
+
+    async def catalog(
+        self, request: peer_pb2.CatalogRequest, timeout: float
+    ) -> AsyncGenerator[peer_pb2.CatalogPage, None]:
+        """The pages of one answer.
+
+        Raises:
+            PeerError: the peer did not answer, or not properly.
+        """
+        call = self._control.unary_stream(CATALOG_METHOD)(_sent(request), timeout=timeout)
+        try:
+            async for raw in call:
+                yield parse(peer_pb2.CatalogPage, _received(raw), self.name)
+        except grpc.aio.AioRpcError as error:
+            raise self._explained(error) from error
+        finally:
+            call.cancel()
+
+    async def pull(
+        self, request: peer_pb2.PullRequest, timeout: float
+    ) -> AsyncGenerator[bytes, None]:
+        """The raw messages of one answer: see `federation.transfer.frames`.
+
+        Raises:
+            PeerError: the peer did not answer, or not properly, or not in time.
+        """
+        if not self._breaker.allow(time.monotonic()):
+            raise UnreachableError("its breaker is open", where=self.name)
+        call = self._bulk.unary_stream(PULL_METHOD)(
+            request.SerializeToString(), timeout=timeout, metadata=inject()
+        )
+        try:
+            async for raw in call:
+                yield raw
+        except grpc.aio.AioRpcError as error:
+            raise self._explained(error) from error
+        finally:
+            call.cancel()
+
+    async def close(self) -> None:
+        """Closes the channels; calls on them end with an error."""
+        if self._diagnosis is not None:
+            self._diagnosis.cancel()
+        await self._control.close(None)
+        await self._bulk.close(None)
+
+    def _channel(self, message_bytes_max: int) -> grpc.aio.Channel:
+        options: list[tuple[str, Any]] = [
+            *self._credentials.channel_options(self.name),
+            *_RECONNECT,
+            ("grpc.max_receive_message_length", message_bytes_max),
+            ("grpc.use_local_subchannel_pool", 1),
+        ]
+        return grpc.aio.secure_channel(
+            self.address, self._credentials.channel_credentials(), options=options
+        )
+
+    def _explained(self, error: grpc.aio.AioRpcError) -> PeerError:
+        code, details = error.code(), error.details() or ""
+        if code is grpc.StatusCode.UNAVAILABLE:
+            self._diagnose()
+            return UnreachableError(self.reason or details, where=self.name)
+        if code is grpc.StatusCode.RESOURCE_EXHAUSTED and "larger than max" in details:
+            counters.add("moonmesh_oversized_messages_total")
+            self.reason = "it sent a message above the limit"
+            return OversizeError(self.reason, where=self.name)
+        if code is grpc.StatusCode.DEADLINE_EXCEEDED:
+            return PeerError("no answer within the deadline", where=self.name)
+        what = f"it refused: {details}" if details else f"it answered {code.name}"
+        self.reason = what
+        return RefusedError(what, where=self.name)
+
+    def _diagnose(self) -> None:
+        """gRPC knows only that the socket closed; find out why, once in a while, beside everything."""
+        now = time.monotonic()
+        running = self._diagnosis is not None and not self._diagnosis.done()
+        if running or now - self._diagnosed_at < DIAGNOSE_EVERY:
+            return
+        self._diagnosed_at = now
+
+        async def find_out() -> None:
+            self.reason = await diagnose(
+                self.address, self._credentials, self.name, DIAGNOSE_SECONDS
+            )
+
+        self._diagnosis = asyncio.create_task(find_out())
+
+
+def parse(kind: type[M], raw: bytes, where: str) -> M:
+    """A message from a peer.
+
+    Raises:
+        PeerError: if the bytes are no such message.
+    """
+    message = kind()
+    try:
+        message.ParseFromString(raw)
+    except DecodeError as error:
+        raise PeerError(f"bytes that are no {kind.__name__}", where=where) from error
+    return message
+
+
+def _sent(message: Message) -> bytes:
+    raw = message.SerializeToString()
+    counters.add("moonmesh_metadata_sent_bytes_total", len(raw))
+    return raw
+
+
+def _received(raw: bytes) -> bytes:
+    counters.add("moonmesh_metadata_received_bytes_total", len(raw))
+    return raw

@@ -1,0 +1,195 @@
+"""What goes on with all peers: hellos every second, and a subscription for each namespace in use.
+
+Nothing is pushed and nobody is asked at a miss. While engines here ask for a namespace, one question
+a peer is open ("what is new after this position?"), which the owner answers as soon as something is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Iterable, Mapping
+from contextlib import aclosing
+
+from federation.catalog.log import Position
+from federation.catalog.view import CatalogView
+from federation.catalog.wire import Assembler, CatalogError, position_from_wire, position_to_wire
+from federation.config import Limits
+from federation.counters import counters
+from federation.errors import PeerError
+from federation.peering import Sharing
+from federation.peers.link import PeerLink
+from federation.trust.handshakes import RefusalLog
+from gossip.engine import GossipEngine
+from gossip.membership import StatementRejected
+from moonmesh.v1 import peer_pb2
+
+log = logging.getLogger(__name__)
+
+RETRY_SECONDS = (0.1, 2.0)
+"""First and longest wait after a catalog question that failed; doubled in between, with jitter."""
+ANSWER_SECONDS = 5.0
+"""How long an owner may take for an answer beyond the time it was told to wait for news."""
+
+
+class Sessions:
+    """Links to all peers, with what is believed of each.
+
+    Args:
+        gossip: this group's part in the gossip; ticked here.
+        sharing: who may have what.
+        refusals: where statements that are not believed are written down.
+    """
+
+    def __init__(
+        self,
+        links: Iterable[PeerLink],
+        gossip: GossipEngine,
+        sharing: Sharing,
+        limits: Limits,
+        refusals: RefusalLog,
+    ) -> None:
+        self.links: Mapping[str, PeerLink] = {link.name: link for link in links}
+        self._gossip = gossip
+        self._sharing = sharing
+        self._limits = limits
+        self._refusals = refusals
+        self._views: dict[tuple[str, bytes], CatalogView] = {}
+        self._interest: dict[bytes, float] = {}
+        self._followers: dict[tuple[str, bytes], asyncio.Task[None]] = {}
+        self._news: dict[tuple[str, bytes], asyncio.Event] = {}
+        self._hellos: dict[str, asyncio.Task[None]] = {}
+
+    # What the rest of the gateway asks
+
+    def holders(self, fingerprint: bytes) -> list[tuple[PeerLink, CatalogView]]:
+        """Peers that can be pulled from now, with what they are believed to hold."""
+        now = time.monotonic()
+        return [
+            (link, view)
+            for name, link in self.links.items()
+            if (view := self._views.get((name, fingerprint))) is not None and link.usable(now)
+        ]
+
+    def touch(self, fingerprint: bytes) -> None:
+        """An engine here asks for this namespace: follow it at every peer that has it."""
+        self._interest[fingerprint] = time.monotonic()
+        for name in self.links:
+            key = (name, fingerprint)
+            if fingerprint in self._sharing.imports(name) and key not in self._followers:
+                task = asyncio.create_task(self._follow(name, fingerprint))
+                self._followers[key] = task
+                task.add_done_callback(lambda _, key=key: self._forget(key))  # type: ignore[misc]
+
+    def note_positions(self, peer: str, positions: Iterable[peer_pb2.NamespacePosition]) -> None:
+        """A hello says where the peer's logs stand: what we have is stale if it is behind."""
+        for item in positions:
+            view = self._views.get((peer, item.fingerprint))
+            if view is None:
+                continue
+            try:
+                position = position_from_wire(item.position)
+            except CatalogError:
+                counters.add("moonmesh_bad_positions_total")
+                continue
+            if position != view.position:
+                self._news[(peer, item.fingerprint)].set()
+
+    def views(self) -> Iterable[tuple[str, bytes, CatalogView]]:
+        """Every view that is kept."""
+        for (peer, fingerprint), view in self._views.items():
+            yield peer, fingerprint, view
+
+    # Hellos
+
+    async def run(self) -> None:
+        """Greets every peer at each tick, until it is cancelled."""
+        while True:
+            now = time.monotonic()
+            self._gossip.tick(now, int(time.time() * 1000))
+            for peer, hello in self._gossip.outbox():
+                running = self._hellos.get(peer)
+                if running is None or running.done():  # a peer that hangs is greeted once at a time
+                    self._hellos[peer] = asyncio.create_task(self._greet(peer, hello))
+            self._log_events()
+            await asyncio.sleep(max(0.01, self._gossip.next_tick_at() - time.monotonic()))
+
+    async def close(self) -> None:
+        """Ends everything and closes the links."""
+        tasks = [*self._hellos.values(), *self._followers.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*(link.close() for link in self.links.values()))
+
+    async def _greet(self, peer: str, hello: peer_pb2.HelloRequest) -> None:
+        try:
+            reply = await self.links[peer].hello(hello, self._limits.hello_interval_ms / 1000 * 2)
+        except PeerError:
+            counters.add("moonmesh_hello_errors_total")
+            return
+        self._gossip.receive_hello(peer, reply, time.monotonic())
+        self.note_positions(peer, reply.positions)
+
+    def _log_events(self) -> None:
+        for event in self._gossip.events():
+            if isinstance(event, StatementRejected):
+                why = f"statement refused: {event.detail} ({event.reason.value})"
+                self._refusals.record(event.peer, why, time.time())
+            log.info("gossip: %s", event)
+
+    # Subscriptions
+
+    async def _follow(self, peer: str, fingerprint: bytes) -> None:
+        """Keeps the view of one namespace of one peer current for as long as it is in use."""
+        link = self.links[peer]
+        share = self._limits.view_blocks_per_peer // max(1, len(self._sharing.imports(peer)))
+        view = self._views[(peer, fingerprint)] = CatalogView(blocks_max=share)
+        news = self._news[(peer, fingerprint)] = asyncio.Event()
+        retry = RETRY_SECONDS[0]
+        while self._in_use(fingerprint):
+            news.clear()
+            try:
+                await self._refresh(link, fingerprint, view)
+                retry = RETRY_SECONDS[0]
+                continue
+            except CatalogError as error:
+                counters.add("moonmesh_catalog_errors_total")
+                link.failed(error)
+                view.position = None  # whatever was half believed: start over
+            except PeerError:
+                counters.add("moonmesh_catalog_errors_total")
+            # A hello that shows something newer means that the peer answers again: no need to wait.
+            try:
+                await asyncio.wait_for(news.wait(), retry * random.uniform(0.8, 1.2))
+            except asyncio.TimeoutError:
+                retry = min(2 * retry, RETRY_SECONDS[1])
+
+    async def _refresh(self, link: PeerLink, fingerprint: bytes, view: CatalogView) -> None:
+        wait_ms = self._limits.catalog_wait_ms
+        request = peer_pb2.CatalogRequest(fingerprint=fingerprint, wait_ms=wait_ms)
+        if view.position is not None:
+            request.after.CopyFrom(position_to_wire(Position(*view.position)))
+        assembler = Assembler(self._limits.view_blocks_per_peer)
+        answer = None
+        async with aclosing(link.catalog(request, wait_ms / 1000 + ANSWER_SECONDS)) as answers:
+            async for page in answers:
+                if answer is not None:
+                    raise CatalogError("a page after the last", where=link.name)
+                answer = assembler.feed(page)
+        if answer is None:
+            raise PeerError("a catalog that ends before its last page", where=link.name)
+        if assembler.left_out:
+            counters.add("moonmesh_catalog_left_out_total", assembler.left_out)
+        view.apply(answer, time.monotonic())
+
+    def _in_use(self, fingerprint: bytes) -> bool:
+        last = self._interest.get(fingerprint)
+        return last is not None and time.monotonic() - last < 60 * self._limits.interest_minutes
+
+    def _forget(self, key: tuple[str, bytes]) -> None:
+        self._followers.pop(key, None)
+        self._views.pop(key, None)
+        self._news.pop(key, None)

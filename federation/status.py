@@ -1,0 +1,160 @@
+"""What a gateway says of itself: one JSON document for `moonmesh status`, tests and benchmarks."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from federation import telemetry
+from federation.config import GroupFile
+from federation.counters import Samples, counters
+from federation.peers.sessions import Sessions
+from federation.transfer.puller import Puller
+from federation.transfer.staging import Staging
+from federation.trust.credentials import Credentials
+from federation.trust.handshakes import RefusalLog
+from gossip.engine import GossipEngine
+from local_group.holdings import Holdings
+from local_group.store import StoreClient
+
+PROBLEMS_MAX = 16
+
+
+class Problems:
+    """The latest things that went wrong here, each once with its count."""
+
+    def __init__(self) -> None:
+        self._latest: deque[str] = deque(maxlen=PROBLEMS_MAX)
+
+    def note(self, what: str) -> None:
+        """Remembers a problem; the same again moves it to the end."""
+        if what in self._latest:
+            self._latest.remove(what)
+        self._latest.append(what)
+
+    def list(self) -> list[str]:
+        """Oldest first."""
+        return list(self._latest)
+
+
+class StatusReport:
+    """Gathers the state of every part; the parts do not know of it."""
+
+    def __init__(
+        self,
+        *,
+        config: GroupFile,
+        epoch: int,
+        store: StoreClient,
+        holdings: Holdings,
+        staging: Staging,
+        puller: Puller,
+        problems: Problems,
+        refusals: RefusalLog,
+        gossip: GossipEngine | None,
+        sessions: Sessions | None,
+        credentials: Credentials | None,
+    ) -> None:
+        self._config = config
+        self._epoch = epoch
+        self._store = store
+        self._holdings = holdings
+        self._staging = staging
+        self._puller = puller
+        self._problems = problems
+        self._refusals = refusals
+        self._gossip = gossip
+        self._sessions = sessions
+        self._credentials = credentials
+        self._started_at = time.monotonic()
+
+    def document(self) -> dict[str, Any]:
+        """Everything, in JSON's types."""
+        now = time.monotonic()
+        names: dict[bytes, str] = {
+            e.fingerprint(): name for name, e in self._config.namespaces.items()
+        }
+        return {
+            "group": self._config.name,
+            "epoch": self._epoch,
+            "uptime_s": round(now - self._started_at, 3),
+            "certificate_expires": (
+                self._credentials.not_after.isoformat() if self._credentials else None
+            ),
+            "peers": self._peers(now, names),
+            "refused": [asdict(entry) for entry in self._refusals.entries()],
+            "namespaces": {
+                names.get(fingerprint, fingerprint.hex()): {"held": held}
+                for fingerprint, held in self._holdings.namespaces()
+            },
+            "holdings": {
+                "blocks": len(self._holdings),
+                "refused": self._holdings.refused,
+                "conflicts": self._holdings.conflicts,
+            },
+            "staging": {
+                "blocks": len(self._staging),
+                "bytes": self._staging.bytes,
+                "reserved": self._staging.reserved,
+                "refused": self._staging.refused,
+            },
+            "pulls": {
+                "under_way": self._puller.under_way,
+                "pull_ms": _spread(self._puller.pull_ms),
+                "view_age_ms": _spread(self._puller.view_age_ms),
+            },
+            "store": asdict(self._store.stats()),
+            "counters": counters.snapshot(),
+            "telemetry": telemetry.stats(),
+            "problems": self._problems.list(),
+        }
+
+    def _peers(self, now: float, names: Mapping[bytes, str]) -> list[dict[str, Any]]:
+        if self._gossip is None or self._sessions is None:
+            return []
+        views: dict[str, list[dict[str, Any]]] = {}
+        for holder, fingerprint, view in self._sessions.views():
+            age = view.age(now)
+            views.setdefault(holder, []).append(
+                {
+                    "namespace": names.get(fingerprint, fingerprint.hex()),
+                    "blocks": len(view),
+                    "age_s": None if age is None else round(age, 3),
+                    "false_positives": view.false_positives,
+                }
+            )
+        out = []
+        for peer in self._gossip.view(now).peers:
+            link = self._sessions.links[peer.name]
+            out.append(
+                {
+                    "name": peer.name,
+                    "address": link.address,
+                    "state": peer.state.value,
+                    "reason": link.reason,
+                    "breaker": link.breaker_state(now),
+                    "heard_ago_s": (None if peer.heard_ago is None else round(peer.heard_ago, 3)),
+                    "hears_us": peer.hears_us,
+                    "version": None if peer.version is None else str(peer.version),
+                    "health": peer.health.name.lower(),
+                    "health_reason": peer.health_text,
+                    "rejected": peer.rejected,
+                    "views": views.get(peer.name, []),
+                }
+            )
+        return out
+
+
+def _spread(samples: Samples) -> dict[str, float | int | None]:
+    def rounded(value: float | None) -> float | None:
+        return None if value is None else round(value, 3)
+
+    return {
+        "count": samples.count,
+        "mean": rounded(samples.mean()),
+        "p50": rounded(samples.quantile(0.50)),
+        "p99": rounded(samples.quantile(0.99)),
+    }

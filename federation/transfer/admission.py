@@ -1,0 +1,120 @@
+"""Puts pulled blocks into the local Mooncake: every one that has landed, in the background.
+
+Provenance is journalled, and on disk, before Mooncake gets the block: whatever dies in between, a block
+is never here without it being known whose it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
+
+from opentelemetry.context import Context, get_current
+
+from federation.counters import counters
+from federation.identity import Fingerprint, stored_key
+from federation.telemetry import SPAN_STORE_ADMIT, span
+from federation.transfer.staging import StagedBlock
+from local_group.journal import Entry, JournalError
+from local_group.ledger import Ledger
+from local_group.store import Outcome, Status
+
+BATCH_BLOCKS = 256
+"""Blocks put in one call: large batches are what Mooncake is fast at."""
+BATCH_BYTES = 16 * 1024 * 1024
+"""Payload put in one call, so that a batch fits the store client's bounce memory."""
+PUT_SECONDS = 5.0
+"""How long one batch may take; what is not stored by then is left to a later pull."""
+
+
+class _Item(NamedTuple):
+    block: StagedBlock
+    hops: int
+    context: Context
+    """The trace of the pull that brought it."""
+
+
+class Writer(Protocol):
+    """The part of the store client that admission uses."""
+
+    async def write(
+        self, items: Sequence[tuple[str, bytes | memoryview]], timeout: float
+    ) -> list[Outcome]:
+        """Puts blocks; one outcome each."""
+
+
+class Admission:
+    """A bounded queue in front of the local Mooncake.
+
+    Args:
+        queue_max: blocks that may wait; more are not admitted (they stay in staging for their time).
+        on_error: told what went wrong, for the log and `status`.
+    """
+
+    def __init__(
+        self,
+        *,
+        store: Writer,
+        ledger: Ledger,
+        queue_max: int,
+        on_error: Callable[[str], None],
+    ) -> None:
+        self._store = store
+        self._ledger = ledger
+        self._on_error = on_error
+        self._queue: asyncio.Queue[_Item] = asyncio.Queue(queue_max)
+
+    @property
+    def queued(self) -> int:
+        """Blocks that wait."""
+        return self._queue.qsize()
+
+    def offer(self, block: StagedBlock, hops: int) -> None:
+        """A block has landed; `hops` group borders lie behind it. Never waits."""
+        try:
+            self._queue.put_nowait(_Item(block, hops, get_current()))
+        except asyncio.QueueFull:
+            counters.add("moonmesh_admission_shed_total")
+
+    async def run(self) -> None:
+        """Admits blocks until it is cancelled."""
+        while True:
+            batch = [await self._queue.get()]
+            size = len(batch[0].block.data)
+            while not self._queue.empty() and len(batch) < BATCH_BLOCKS and size < BATCH_BYTES:
+                batch.append(self._queue.get_nowait())
+                size += len(batch[-1].block.data)
+            # An engine may have computed and written a block while it was on its way here.
+            batch = [
+                i for i in batch if not self._ledger.holdings.get(i.block.fingerprint, i.block.key)
+            ]
+            if batch:
+                await self._admit(batch)
+
+    async def _admit(self, batch: Sequence[_Item]) -> None:
+        entries = [
+            Entry(b.fingerprint, b.key, len(b.data), b.digest, b.origin, b.epoch, hops)
+            for b, hops, _ in batch
+        ]
+        try:
+            await self._ledger.announce(entries)
+        except JournalError as error:
+            counters.add("moonmesh_admission_journal_errors_total", len(batch))
+            self._on_error(str(error))
+            return
+        # A batch mixes the blocks of several pulls: it is told in the trace of the first.
+        with span(SPAN_STORE_ADMIT, {"moonmesh.blocks": len(batch)}, parent=batch[0].context):
+            outcomes = await self._store.write(
+                [
+                    (stored_key(Fingerprint(b.fingerprint), b.key), memoryview(b.data))
+                    for b, _, _ in batch
+                ],
+                PUT_SECONDS,
+            )
+        for entry, outcome in zip(entries, outcomes, strict=True):
+            if outcome.status is Status.STORED:
+                counters.add("moonmesh_admitted_total")
+                self._ledger.admitted(entry)
+            else:
+                counters.add("moonmesh_admission_failed_total")

@@ -1,0 +1,206 @@
+"""Blocks on the wire: headers and payload in raw messages, sans-IO.
+
+A pull is answered by a stream of messages of at most `message_bytes` payload each. A message is a run
+of pieces; a piece is a 28-byte header, or payload of the block whose header came last. Small blocks are
+packed many to a message, a large one spans messages; a header is never split. There is no protobuf
+around the payload: at 1 MiB messages that would be one more copy of every byte.
+
+    header: version u8 | kind u8 | hops u16 | index u32 | size u32 | digest 16 B, little-endian
+
+`index` is the key's place in the request, and grows strictly within a stream. `hops` says how many
+group borders the sender's copy has crossed: 0 for what its own engines wrote.
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from federation.errors import PeerError
+from federation.identity import DIGEST_BYTES
+
+VERSION = 1
+_HEADER = struct.Struct(f"<BBHII{DIGEST_BYTES}s")
+HEADER_BYTES = _HEADER.size
+NO_DIGEST = bytes(DIGEST_BYTES)
+
+
+class Kind(enum.IntEnum):
+    """What a header announces."""
+
+    BLOCK = 1
+    """`size` bytes of payload follow."""
+    MISSING = 2
+    """The owner does not hold this block now."""
+    END = 3
+    """Nothing follows: the answer is complete. A stream that ends without it was cut."""
+
+
+class FrameError(PeerError):
+    """The stream is not in the form of this module, or breaks a limit; nothing of the block is kept."""
+
+    code = "MM303"
+
+
+class NoRoomError(Exception):
+    """The receiver has no memory for the next block: its own limit, and no fault of the sender."""
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A whole block as it arrived. Its digest is what the sender says, not yet checked."""
+
+    index: int
+    digest: bytes
+    hops: int
+    data: bytearray
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """The owner does not hold the block at `index`."""
+
+    index: int
+
+
+class Encoder:
+    """Packs blocks into messages.
+
+    Args:
+        message_bytes: payload that a message is filled up to; a header may exceed it.
+    """
+
+    def __init__(self, message_bytes: int) -> None:
+        self._room = message_bytes
+        self._message = bytearray()
+
+    def block(self, index: int, digest: bytes, data: memoryview, hops: int = 0) -> Iterator[bytes]:
+        """Adds one block; yields each message that is full.
+
+        The bytes are copied once, into the message: gRPC keeps a message until it is sent, while the
+        buffer `data` is of a lease that ends sooner.
+        """
+        self._message += _HEADER.pack(VERSION, Kind.BLOCK, hops, index, len(data), digest)
+        start = 0
+        while start < len(data):
+            room = self._room - len(self._message)
+            if room <= 0:
+                yield self._take()
+                continue
+            self._message += data[start : start + room]
+            start += room
+        if len(self._message) >= self._room:
+            yield self._take()
+
+    def missing(self, index: int) -> Iterator[bytes]:
+        """Says that the block at `index` is not here."""
+        self._message += _HEADER.pack(VERSION, Kind.MISSING, 0, index, 0, NO_DIGEST)
+        if len(self._message) >= self._room:
+            yield self._take()
+
+    def flush(self) -> Iterator[bytes]:
+        """What has not been sent yet, so that a block does not wait for the next."""
+        if self._message:
+            yield self._take()
+
+    def end(self) -> bytes:
+        """The last message."""
+        self._message += _HEADER.pack(VERSION, Kind.END, 0, 0, 0, NO_DIGEST)
+        return self._take()
+
+    def _take(self) -> bytes:
+        message, self._message = bytes(self._message), bytearray()
+        return message
+
+
+class Decoder:
+    """Takes a stream of messages apart. Everything is checked before memory is taken for it.
+
+    Args:
+        max_sizes: bytes that may arrive for each key of the request.
+        message_bytes_max: the longest message that is looked at.
+        reserve: asked for the memory of each block before it is taken.
+    """
+
+    def __init__(
+        self,
+        max_sizes: Sequence[int],
+        message_bytes_max: int,
+        reserve: Callable[[int], bool] = lambda size: True,
+    ) -> None:
+        self._max_sizes = max_sizes
+        self._reserve = reserve
+        self._message_bytes_max = message_bytes_max
+        self._last_index = -1
+        self._block: Block | None = None
+        self._filled = 0
+        self.ended = False
+        self.payload_bytes = 0
+        """Payload seen so far, in bytes."""
+
+    def feed(self, message: bytes) -> Iterator[Block | Missing]:
+        """Yields each block that `message` completes, and each key that is missing.
+
+        Raises:
+            FrameError: on the first thing that does not fit; the stream is of no use after it.
+            NoRoomError: if `reserve` refuses; likewise.
+        """
+        if len(message) > self._message_bytes_max:
+            raise FrameError(
+                f"a message of {len(message)} bytes; the limit is {self._message_bytes_max}"
+            )
+        view = memoryview(message)
+        at = 0
+        while at < len(view):
+            if self.ended:
+                raise FrameError("bytes after the end of the answer")
+            if self._block is None:
+                found = self._header(view, at)
+                at += HEADER_BYTES
+                if isinstance(found, Missing):
+                    yield found
+                    continue
+                if found is None:
+                    continue
+                self._block, self._filled = found, 0
+            take = min(len(self._block.data) - self._filled, len(view) - at)
+            self._block.data[self._filled : self._filled + take] = view[at : at + take]
+            self._filled += take
+            self.payload_bytes += take
+            at += take
+            if self._filled == len(self._block.data):
+                done, self._block = self._block, None
+                yield done
+
+    @property
+    def unfinished_bytes(self) -> int:
+        """Memory reserved for a block that has not arrived whole."""
+        return 0 if self._block is None else len(self._block.data)
+
+    def _header(self, view: memoryview, at: int) -> Block | Missing | None:
+        if len(view) - at < HEADER_BYTES:
+            raise FrameError(f"a header cut short: {len(view) - at} of {HEADER_BYTES} bytes")
+        version, kind, hops, index, size, digest = _HEADER.unpack_from(view, at)
+        if version != VERSION:
+            raise FrameError(f"a header of version {version}; this side speaks {VERSION}")
+        if kind == Kind.END:
+            self.ended = True
+            return None
+        if not self._last_index < index < len(self._max_sizes):
+            raise FrameError(
+                f"block {index} after {self._last_index} in an answer to {len(self._max_sizes)} keys"
+            )
+        self._last_index = index
+        if kind == Kind.MISSING:
+            return Missing(index)
+        if kind != Kind.BLOCK:
+            raise FrameError(f"a header of unknown kind {kind}")
+        if not 0 < size <= self._max_sizes[index]:
+            raise FrameError(
+                f"block {index} of {size} bytes; between 1 and {self._max_sizes[index]} were asked for"
+            )
+        if not self._reserve(size):
+            raise NoRoomError
+        return Block(index, digest, hops, bytearray(size))

@@ -1,0 +1,239 @@
+"""Serves this group's engines: what they wrote is noted, what peers have is pulled and handed over.
+
+Engines read local blocks from Mooncake themselves; only what they miss is asked for here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+from collections.abc import Callable, Iterable
+from typing import NoReturn, TypeAlias, TypeVar
+
+import grpc
+import grpc.aio
+from google.protobuf.message import DecodeError, Message
+from pydantic import ValidationError
+
+from federation.config import Limits
+from federation.counters import counters
+from federation.identity import DIGEST_BYTES, Envelope, Fingerprint
+from federation.telemetry import SPAN_GATEWAY_PULL, SpanKind, extract, span
+from federation.transfer.frames import Encoder
+from federation.transfer.puller import Puller
+from federation.transfer.server import RequestError, check_keys
+from local_group.journal import Entry, JournalError
+from local_group.ledger import Ledger, own
+from moonmesh.v1 import engine_pb2
+
+ATTACH_METHOD = "/moonmesh.v1.Engine/Attach"
+REPORT_METHOD = "/moonmesh.v1.Engine/Report"
+EXISTS_METHOD = "/moonmesh.v1.Engine/Exists"
+PULL_METHOD = "/moonmesh.v1.Engine/Pull"
+
+ANSWER_MARGIN_SECONDS = 0.01
+"""How long before the caller's deadline an answer ends."""
+
+Context: TypeAlias = grpc.aio.ServicerContext
+M = TypeVar("M", bound=Message)
+
+
+class EngineService:
+    """The methods that a gateway serves to the engines of its own group.
+
+    Args:
+        namespaces: fingerprints in group.toml that some peer may export to us or import from us.
+        exported: those of them that some peer may import: only their blocks need to be attributed.
+        touch: told which namespace engines use.
+        on_error: told what went wrong, for the log and `status`.
+    """
+
+    def __init__(
+        self,
+        *,
+        group: str,
+        known: Iterable[bytes],
+        namespaces: Iterable[bytes],
+        exported: Iterable[bytes],
+        ledger: Ledger,
+        puller: Puller,
+        touch: Callable[[bytes], None],
+        limits: Limits,
+        on_error: Callable[[str], None],
+    ) -> None:
+        self._group = group
+        self._known = frozenset(known)
+        self._namespaces = frozenset(namespaces)
+        self._exported = frozenset(exported)
+        self._ledger = ledger
+        self._puller = puller
+        self._touch = touch
+        self._limits = limits
+        self._on_error = on_error
+        self._admitted: Callable[[Context], bool] = lambda context: True
+
+    def only_for(self, admitted: Callable[[Context], bool]) -> EngineService:
+        """The same service for an endpoint where `admitted` says who is an engine of this group."""
+        guarded = copy.copy(self)
+        guarded._admitted = admitted
+        return guarded
+
+    def handlers(self) -> grpc.GenericRpcHandler:
+        """For `server.add_generic_rpc_handlers`."""
+        return grpc.method_handlers_generic_handler(
+            "moonmesh.v1.Engine",
+            {
+                "Attach": grpc.unary_unary_rpc_method_handler(self.attach),
+                "Report": grpc.unary_unary_rpc_method_handler(self.report),
+                "Exists": grpc.unary_unary_rpc_method_handler(self.exists),
+                "Pull": grpc.unary_stream_rpc_method_handler(self.pull),
+            },
+        )
+
+    async def attach(self, raw: bytes, context: Context) -> bytes:
+        """An engine says which namespace it works in."""
+        request = await self._parse(engine_pb2.AttachRequest, raw, context)
+        try:
+            fingerprint = Envelope.model_validate_json(request.envelope_json).fingerprint()
+        except ValidationError as error:
+            await self._refuse(context, f"not a namespace envelope: {error.errors()[0]['msg']}")
+        reply = engine_pb2.AttachReply(group=self._group, fingerprint=fingerprint)
+        if fingerprint in self._namespaces:
+            reply.federated = True
+            self._touch(fingerprint)
+        elif fingerprint in self._known:
+            reply.reason = "no peer imports or exports this namespace"
+        else:
+            reply.reason = "no namespace of group.toml has this envelope"
+        return bytes(reply.SerializeToString())
+
+    async def report(self, raw: bytes, context: Context) -> bytes:
+        """An engine has put these blocks into the local Mooncake."""
+        request = await self._parse(engine_pb2.ReportRequest, raw, context)
+        if len(request.written) > self._limits.report_batch_max:
+            await self._refuse(context, f"more than {self._limits.report_batch_max} blocks")
+        entries: list[Entry] = []
+        for item in request.written:
+            if not self._plausible(item):
+                await self._refuse(context, f"a report that cannot be: {item.key[:100]!r}")
+            entries.append(own(request.fingerprint, item.key, item.size, item.digest))
+        counters.add("moonmesh_reported_blocks_total", len(entries))
+        if request.fingerprint in self._exported:
+            try:
+                await self._ledger.report(entries)
+            except JournalError as error:
+                counters.add("moonmesh_report_journal_errors_total")
+                self._on_error(str(error))
+        return bytes(engine_pb2.ReportReply().SerializeToString())
+
+    async def exists(self, raw: bytes, context: Context) -> bytes:
+        """Starts pulling what peers have of a chain, and says what has landed within the wait."""
+        request = await self._parse(engine_pb2.ExistsRequest, raw, context)
+        fingerprint, keys, sizes = await self._check(request.fingerprint, request.keys, (), context)
+        with span(
+            SPAN_GATEWAY_PULL,
+            {"moonmesh.keys": len(keys), "moonmesh.wait_ms": request.wait_ms},
+            parent=extract(context.invocation_metadata()),
+            kind=SpanKind.SERVER,
+        ) as here:
+            self._touch(fingerprint)
+            background = self._limits.background_pull_ms / 1000
+            wait = min(request.wait_ms, self._limits.pull_timeout_ms) / 1000
+            ask = self._puller.ask(
+                fingerprint, keys, sizes, timeout=wait + background, background=background
+            )
+            try:
+                await ask.settle(wait)
+                landed = bytes(ask.landed(index) for index in range(len(ask)))
+            finally:
+                ask.leave()
+            here.set_attribute("moonmesh.blocks", sum(landed))
+        return bytes(engine_pb2.ExistsReply(landed=landed).SerializeToString())
+
+    async def pull(self, raw: bytes, context: Context) -> None:
+        """Pulls a chain and hands it over as it grows, until the caller's deadline."""
+        request = await self._parse(engine_pb2.EnginePullRequest, raw, context)
+        fingerprint, keys, sizes = await self._check(
+            request.fingerprint, request.keys, request.max_sizes, context
+        )
+        timeout = self._limits.pull_timeout_ms / 1000
+        left = context.time_remaining()
+        if left is not None:
+            # Answer just before the caller gives up, so that it can tell a slow peer, where it gets
+            # what arrived and a proper end, from a gateway that hangs.
+            timeout = min(timeout, left - min(ANSWER_MARGIN_SECONDS, left / 5))
+        give_up = asyncio.get_running_loop().time() + timeout
+        with span(
+            SPAN_GATEWAY_PULL,
+            {
+                "moonmesh.keys": len(keys),
+                "moonmesh.class": engine_pb2.PullClass.Name(request.pull_class),
+            },
+            parent=extract(context.invocation_metadata()),
+            kind=SpanKind.SERVER,
+        ) as here:
+            self._touch(fingerprint)
+            ask = self._puller.ask(fingerprint, keys, sizes, timeout=timeout)
+            handed = 0
+            encoder = Encoder(self._limits.message_bytes)
+            try:
+                for index in range(len(keys)):
+                    if not ask.landed(index):
+                        # About to wait: what has arrived so far is of use already.
+                        for message in encoder.flush():
+                            await context.write(message)
+                    block = await ask.block(index, give_up)
+                    if block is None or len(block.data) > sizes[index]:
+                        break  # the chain ends here
+                    handed += 1
+                    for message in encoder.block(index, block.digest, memoryview(block.data)):
+                        await context.write(message)
+            finally:
+                ask.leave()
+                here.set_attribute("moonmesh.blocks", handed)
+            await context.write(encoder.end())
+
+    def _plausible(self, item: engine_pb2.Written) -> bool:
+        return (
+            0 < len(item.key.encode()) <= self._limits.key_bytes_max
+            and 0 < item.size <= self._limits.block_bytes_max
+            and len(item.digest) == DIGEST_BYTES
+        )
+
+    async def _check(
+        self, fingerprint: bytes, keys: Iterable[str], sizes: Iterable[int], context: Context
+    ) -> tuple[Fingerprint, list[str], list[int]]:
+        try:
+            return check_keys(
+                fingerprint,
+                list(keys),
+                list(sizes),
+                self._limits.engine_request_keys_max,
+                self._limits,
+            )
+        except RequestError as error:
+            await self._refuse(context, error.what)
+
+    async def _parse(self, kind: Callable[[], M], raw: bytes, context: Context) -> M:
+        if not self._admitted(context):
+            await self._refuse(
+                context,
+                "this endpoint is for engines of this group",
+                grpc.StatusCode.PERMISSION_DENIED,
+            )
+        message = kind()
+        try:
+            message.ParseFromString(raw)
+        except DecodeError:
+            await self._refuse(context, "bytes that are no message")
+        return message
+
+    async def _refuse(
+        self,
+        context: Context,
+        why: str,
+        code: grpc.StatusCode = grpc.StatusCode.INVALID_ARGUMENT,
+    ) -> NoReturn:
+        counters.add("moonmesh_refused_engine_requests_total")
+        await context.abort(code, why)
+        raise AssertionError("abort raises")

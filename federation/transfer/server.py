@@ -1,0 +1,227 @@
+"""Serves blocks of this group to peers: checked here, copied out of Mooncake, sent in chain order.
+
+A lease covers the copy into our buffer and never the network: a slow peer cannot pin the pool. What the
+holdings do not attribute to this group, or attribute with other bytes than Mooncake has, is not sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from contextlib import aclosing
+from typing import NamedTuple, Protocol
+
+from federation.config import Limits
+from federation.counters import counters
+from federation.errors import PeerError
+from federation.identity import FINGERPRINT_BYTES, Fingerprint, block_digest, stored_key
+from federation.telemetry import SPAN_SERVE_CHECK, SPAN_SERVE_READ, span
+from federation.transfer.frames import Encoder
+from local_group.holdings import Held, Holdings
+from local_group.process_errors import AdminError
+from local_group.store import ReadBatch, Status
+from moonmesh.v1 import peer_pb2
+
+READ_SECONDS = 2.0
+"""How long a window may take to be copied out of Mooncake before its blocks count as missing."""
+WINDOW_BLOCKS = 256
+"""Blocks copied in one call at most: what a check of the master costs, and one batch of a read."""
+
+
+class RequestError(PeerError):
+    """What a peer asks for is not what it may ask for. `refusal` says which rule."""
+
+    code = "MM305"
+
+    def __init__(self, what: str, *, refusal: str) -> None:
+        super().__init__(what)
+        self.refusal = refusal
+
+
+class Reader(Protocol):
+    """The part of the store client that serving uses."""
+
+    async def read(self, keys: Sequence[str], sizes: Sequence[int], timeout: float) -> ReadBatch:
+        """Copies blocks into bounce memory, which `release` of the batch gives back."""
+
+
+class Checker(Protocol):
+    """The lease-free question to the master."""
+
+    async def query(self, keys: Sequence[str]) -> Mapping[str, int | None]:
+        """Sizes of the keys that exist; None where the master cannot be asked without a lease."""
+
+
+class _Wanted(NamedTuple):
+    place: int
+    """The key's index in the request."""
+    key: str
+    held: Held | None
+    """None where the block is not offered, or is larger than the peer has room for."""
+
+
+def check_request(
+    request: peer_pb2.PullRequest, limits: Limits
+) -> tuple[Fingerprint, list[str], list[int]]:
+    """The request of a peer, checked against the limits; one size per key.
+
+    Raises:
+        RequestError: what does not fit.
+    """
+    return check_keys(
+        request.fingerprint, request.keys, request.max_sizes, limits.peer_request_keys_max, limits
+    )
+
+
+def check_keys(
+    fingerprint: bytes,
+    keys: Sequence[str],
+    max_sizes: Sequence[int],
+    keys_max: int,
+    limits: Limits,
+) -> tuple[Fingerprint, list[str], list[int]]:
+    """Keys and sizes of a request of anybody, checked before anything is done with them.
+
+    Raises:
+        RequestError: what does not fit.
+    """
+    if len(fingerprint) != FINGERPRINT_BYTES:
+        raise RequestError(f"a fingerprint of {len(fingerprint)} bytes", refusal="malformed")
+    if not 0 < len(keys) <= keys_max:
+        raise RequestError(f"{len(keys)} keys; between 1 and {keys_max} fit", refusal="too_many")
+    if any(not 0 < len(key.encode()) <= limits.key_bytes_max for key in keys):
+        raise RequestError(f"a key over {limits.key_bytes_max} bytes", refusal="key_too_long")
+    if len(max_sizes) not in (0, 1, len(keys)):
+        raise RequestError(f"{len(max_sizes)} sizes for {len(keys)} keys", refusal="malformed")
+    if not max_sizes:
+        return Fingerprint(fingerprint), list(keys), [limits.block_bytes_max] * len(keys)
+    sizes = [min(size, limits.block_bytes_max) for size in max_sizes]
+    return Fingerprint(fingerprint), list(keys), sizes * len(keys) if len(sizes) == 1 else sizes
+
+
+class BlockServer:
+    """Answers pulls of peers.
+
+    Args:
+        store: reads with a deadline, into its own memory.
+        master: the lease-free check.
+        holdings: what this group may offer.
+    """
+
+    def __init__(
+        self, *, store: Reader, master: Checker, holdings: Holdings, limits: Limits
+    ) -> None:
+        self._store = store
+        self._master = master
+        self._holdings = holdings
+        self._limits = limits
+
+    async def serve(
+        self, fingerprint: Fingerprint, keys: Sequence[str], max_sizes: Sequence[int]
+    ) -> AsyncGenerator[bytes, None]:
+        """The messages of one answer, in the order of `keys`."""
+        encoder = Encoder(self._limits.message_bytes)
+        for window in self._windows(fingerprint, keys, max_sizes):
+            async with aclosing(self._window(encoder, fingerprint, window)) as messages:
+                async for message in messages:
+                    yield message
+        yield encoder.end()
+
+    def _windows(
+        self, fingerprint: Fingerprint, keys: Sequence[str], max_sizes: Sequence[int]
+    ) -> Iterator[list[_Wanted]]:
+        """The request in slices that are copied out of Mooncake in one go."""
+        window: list[_Wanted] = []
+        room = self._limits.serve_window_bytes
+        for index, key in enumerate(keys):
+            held = self._holdings.exportable(fingerprint, key)
+            if held is not None and held.size > max_sizes[index]:
+                held = None
+            size = held.size if held is not None else 0
+            if window and (size > room or len(window) >= WINDOW_BLOCKS):
+                yield window
+                window, room = [], self._limits.serve_window_bytes
+            window.append(_Wanted(index, key, held))
+            room -= size
+        if window:
+            yield window
+
+    async def _window(
+        self, encoder: Encoder, fingerprint: Fingerprint, window: Sequence[_Wanted]
+    ) -> AsyncGenerator[bytes, None]:
+        offered = [(w, w.held) for w in window if w.held is not None]
+        here = await self._check(fingerprint, offered) if offered else []
+        blocks = await self._read(fingerprint, here) if here else None
+        read_as = {wanted.place: n for n, (wanted, _) in enumerate(here)}
+        try:
+            for wanted in window:
+                good = None
+                if blocks is not None and wanted.held is not None and wanted.place in read_as:
+                    good = self._good(
+                        fingerprint, wanted.key, wanted.held, blocks, read_as[wanted.place]
+                    )
+                if good is None or wanted.held is None:
+                    for message in encoder.missing(wanted.place):
+                        yield message
+                    continue
+                digest, data = good
+                counters.add("moonmesh_served_blocks_total")
+                counters.add("moonmesh_served_bytes_total", len(data))
+                for message in encoder.block(wanted.place, digest, data, wanted.held.hops):
+                    yield message
+        finally:
+            if blocks is not None:
+                blocks.release()
+        for message in encoder.flush():
+            yield message
+
+    async def _check(
+        self, fingerprint: Fingerprint, offered: Sequence[tuple[_Wanted, Held]]
+    ) -> list[tuple[_Wanted, Held]]:
+        """What Mooncake has of the window, asked without taking a lease."""
+        names = [stored_key(fingerprint, wanted.key) for wanted, _ in offered]
+        with span(SPAN_SERVE_CHECK, {"moonmesh.keys": len(names)}) as here:
+            try:
+                sizes = await self._master.query(names)
+            except AdminError:
+                # The master does not answer: neither would a read. The peer looks elsewhere.
+                counters.add("moonmesh_serve_check_errors_total")
+                return []
+            here.set_attribute("moonmesh.present", sum(name in sizes for name in names))
+        present: list[tuple[_Wanted, Held]] = []
+        for name, (wanted, held) in zip(names, offered, strict=True):
+            if name in sizes:
+                present.append((wanted, held))
+            else:
+                self._gone(fingerprint, wanted.key, held)
+        return present
+
+    async def _read(
+        self, fingerprint: Fingerprint, here: Sequence[tuple[_Wanted, Held]]
+    ) -> ReadBatch:
+        names = [stored_key(fingerprint, wanted.key) for wanted, _ in here]
+        with span(SPAN_SERVE_READ, {"moonmesh.blocks": len(here)}):
+            return await self._store.read(names, [held.size for _, held in here], READ_SECONDS)
+
+    def _good(
+        self, fingerprint: Fingerprint, key: str, held: Held, blocks: ReadBatch, place: int
+    ) -> tuple[bytes, memoryview] | None:
+        """Digest and bytes of a block, if they are what a writer said that it wrote."""
+        outcome = blocks.outcomes[place]
+        if outcome.status is Status.MISS:
+            self._gone(fingerprint, key, held)
+            return None
+        if outcome.status is not Status.HIT:
+            counters.add("moonmesh_serve_read_errors_total")
+            return None
+        data = blocks.view(place)
+        digest = block_digest(fingerprint, key, data)
+        if digest not in (held.digest, held.rival):
+            counters.add("moonmesh_serve_digest_mismatch_total")
+            self._gone(fingerprint, key, held)
+            return None
+        return digest, data
+
+    def _gone(self, fingerprint: Fingerprint, key: str, held: Held) -> None:
+        """Withdraws a block that was evicted, unless it was written anew in the meantime."""
+        if self._holdings.get(fingerprint, key) is held:
+            self._holdings.withdraw(fingerprint, key)

@@ -1,0 +1,97 @@
+"""Where pulled blocks land before anybody is told that they exist; sans-IO.
+
+A block is kept for at least `hold` seconds from its landing, so that "it exists", once said to an
+engine, is true for as long as a Mooncake lease would make it. What does not fit is not pulled.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class StagedBlock:
+    """A block whose digest has been checked."""
+
+    fingerprint: bytes
+    key: str
+    data: bytearray
+    digest: bytes
+    origin: str
+    """The peer it was pulled from."""
+    epoch: int
+    """Epoch of that peer when it came."""
+    landed_at: float
+    """Monotonic seconds."""
+
+
+class Staging:
+    """Bounded memory of pulled blocks, oldest out first.
+
+    Args:
+        bytes_max: payload kept at most, reservations included.
+        hold: seconds for which a block stays, whatever else wants in.
+    """
+
+    def __init__(self, *, bytes_max: int, hold: float) -> None:
+        self._bytes_max = bytes_max
+        self._hold = hold
+        self._blocks: OrderedDict[tuple[bytes, str], StagedBlock] = OrderedDict()
+        self.bytes = 0
+        """Payload held now."""
+        self.reserved = 0
+        """Payload of pulls under way, in bytes."""
+        self.refused = 0
+        """Reservations that did not fit."""
+
+    def __len__(self) -> int:
+        return len(self._blocks)
+
+    def get(self, fingerprint: bytes, key: str) -> StagedBlock | None:
+        """The block, if it is here."""
+        return self._blocks.get((fingerprint, key))
+
+    def reserve(self, size: int, now: float) -> bool:
+        """Makes room for `size` bytes that are about to be pulled; False if there is none."""
+        while self.bytes + self.reserved + size > self._bytes_max and self._blocks:
+            oldest = next(iter(self._blocks.values()))
+            if now - oldest.landed_at < self._hold:
+                break
+            self.drop(oldest.fingerprint, oldest.key)
+        if self.bytes + self.reserved + size > self._bytes_max:
+            self.refused += 1
+            return False
+        self.reserved += size
+        return True
+
+    def release(self, size: int) -> None:
+        """Gives back a reservation, or what is left of it."""
+        assert 0 <= size <= self.reserved, f"release {size} of {self.reserved} reserved bytes"
+        self.reserved -= size
+
+    def land(self, block: StagedBlock, reserved: int) -> None:
+        """Keeps a block whose room was reserved: `reserved` bytes, of which it may need fewer."""
+        assert len(block.data) <= reserved, "a block is larger than its reservation"
+        self.release(reserved)
+        name = (block.fingerprint, block.key)
+        self.drop(*name)
+        self._blocks[name] = block
+        self.bytes += len(block.data)
+
+    def drop(self, fingerprint: bytes, key: str) -> None:
+        """Forgets a block."""
+        block = self._blocks.pop((fingerprint, key), None)
+        if block is not None:
+            self.bytes -= len(block.data)
+
+    def expire(self, now: float) -> int:
+        """Drops every block whose time is over; returns how many."""
+        dropped = 0
+        while self._blocks:
+            oldest = next(iter(self._blocks.values()))
+            if now - oldest.landed_at < self._hold:
+                break
+            self.drop(oldest.fingerprint, oldest.key)
+            dropped += 1
+        return dropped

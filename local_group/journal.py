@@ -1,0 +1,198 @@
+"""Who wrote what, on disk: an append-only file that outlives the gateway.
+
+Without it a restarted gateway would know from listings THAT a block is here, not whether its own
+engines computed it or which peer it came from; then the hop limit and purging by origin both fail.
+
+    record: length u32 | crc32 u32 | body;  body: version u8 | size u64 | hops u16 | epoch u64 |
+            origin length u8 | key length u16 | fingerprint 16 B | digest 16 B | origin | key
+
+A record cut short by a crash ends the replay; what came before it stands.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import threading
+import zlib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+from local_group.errors import MoonmeshError
+
+_VERSION = 1
+_FRAME = struct.Struct("<II")
+_BODY = struct.Struct("<BQHQBH16s16s")
+_RECORD_BYTES_MAX = _BODY.size + 255 + 65535
+FILE_NAME = "provenance.log"
+
+
+class JournalError(MoonmeshError):
+    """The journal cannot be read or written; blocks from peers are not admitted without it."""
+
+    code = "MM204"
+
+
+class Entry(NamedTuple):
+    """One attributed block, as in `local_group.holdings.Held`."""
+
+    fingerprint: bytes
+    key: str
+    size: int
+    digest: bytes
+    origin: str
+    epoch: int
+    hops: int
+
+
+def encode(entry: Entry) -> bytes:
+    """One record."""
+    origin, key = entry.origin.encode(), entry.key.encode()
+    body = (
+        _BODY.pack(
+            _VERSION,
+            entry.size,
+            entry.hops,
+            entry.epoch,
+            len(origin),
+            len(key),
+            entry.fingerprint,
+            entry.digest,
+        )
+        + origin
+        + key
+    )
+    return _FRAME.pack(len(body), zlib.crc32(body)) + body
+
+
+def decode(file: BinaryIO) -> Iterator[Entry]:
+    """The records of a file, up to the first that is cut short or damaged."""
+    while len(frame := file.read(_FRAME.size)) == _FRAME.size:
+        length, crc = _FRAME.unpack(frame)
+        if not _BODY.size <= length <= _RECORD_BYTES_MAX:
+            return
+        body = file.read(length)
+        if len(body) != length or zlib.crc32(body) != crc:
+            return
+        version, size, hops, epoch, n_origin, n_key, fingerprint, digest = _BODY.unpack_from(body)
+        if version != _VERSION or _BODY.size + n_origin + n_key != length:
+            return
+        at = _BODY.size
+        origin = body[at : at + n_origin].decode()
+        key = body[at + n_origin :].decode()
+        yield Entry(fingerprint, key, size, digest, origin, epoch, hops)
+
+
+class Journal:
+    """The file, open for appending. Safe to call from several threads; calls block on the disk.
+
+    Args:
+        directory: where `provenance.log` is kept; made if missing.
+        bytes_max: at this size the file has to be rewritten before more is appended.
+    """
+
+    def __init__(self, directory: Path, bytes_max: int) -> None:
+        self._path = directory / FILE_NAME
+        self._bytes_max = bytes_max
+        self._lock = threading.Lock()
+        self._file: BinaryIO | None = None
+        self._size = 0
+
+    def load(self) -> Iterator[Entry]:
+        """What was recorded before, oldest first; later entries for a key replace earlier ones.
+
+        Raises:
+            JournalError: if the file is there and cannot be read.
+        """
+        try:
+            with self._path.open("rb") as file:
+                yield from decode(file)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise JournalError(
+                f"cannot read the journal: {error.strerror}", where=str(self._path)
+            ) from error
+
+    def rewrite(self, entries: Iterable[Entry]) -> None:
+        """Replaces the file by one that holds just `entries`, atomically, and opens it.
+
+        Raises:
+            JournalError: if the disk refuses; the old file stands.
+        """
+        fresh = self._path.with_suffix(".new")
+        with self._lock:
+            try:
+                self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                with _open_private(fresh) as file:
+                    for entry in entries:
+                        file.write(encode(entry))
+                    file.flush()
+                    os.fsync(file.fileno())
+                os.replace(fresh, self._path)
+                directory = os.open(self._path.parent, os.O_RDONLY)
+                try:
+                    os.fsync(directory)
+                finally:
+                    os.close(directory)
+                if self._file is not None:
+                    self._file.close()
+                self._file = self._path.open("ab", buffering=0)
+                self._size = self._path.stat().st_size
+            except OSError as error:
+                raise JournalError(
+                    f"cannot rewrite the journal: {error.strerror}",
+                    where=str(self._path),
+                    hint="free space or fix the permissions of data_dir",
+                ) from error
+
+    @property
+    def full(self) -> bool:
+        """Whether the file has reached its limit and waits for `rewrite`."""
+        return self._size >= self._bytes_max
+
+    def append(self, entries: Iterable[Entry], *, durable: bool) -> None:
+        """Adds records in one write.
+
+        Args:
+            entries: what to record.
+            durable: also wait until the disk has them. Foreign blocks need that before they are
+                admitted; a lost report of an own block only makes it unexported.
+
+        Raises:
+            JournalError: if the disk refuses or the limit is reached; nothing is recorded then.
+        """
+        data = b"".join(encode(entry) for entry in entries)
+        with self._lock:
+            if self._file is None:
+                raise JournalError("the journal is not open", where=str(self._path))
+            if self._size + len(data) > self._bytes_max:
+                raise JournalError(
+                    f"the journal has reached its limit of {self._bytes_max} bytes",
+                    where=str(self._path),
+                    hint="raise limits.journal_bytes_max, or wait for it to be compacted",
+                )
+            try:
+                written = self._file.write(data)
+                if written != len(data):
+                    os.ftruncate(self._file.fileno(), self._size)
+                    raise OSError(28, "the disk took only a part")
+                if durable:
+                    os.fdatasync(self._file.fileno())
+            except OSError as error:
+                raise JournalError(
+                    f"cannot append to the journal: {error.strerror}", where=str(self._path)
+                ) from error
+            self._size += len(data)
+
+    def close(self) -> None:
+        """Closes the file."""
+        with self._lock:
+            if self._file is not None:
+                self._file.close()
+                self._file = None
+
+
+def _open_private(path: Path) -> BinaryIO:
+    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb")

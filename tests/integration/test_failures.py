@@ -1,0 +1,114 @@
+"""What breaks in one group is not felt by the readers of another."""
+
+from __future__ import annotations
+
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.support.clock import SchedulingDelay
+from tests.support.federation import Federation, read, write
+from tests.support.wait import wait_for
+
+pytestmark = pytest.mark.real
+
+
+def test_kill_9_of_a_gateway_is_not_an_error_for_its_engines(tmp_path: Path) -> None:
+    with Federation(tmp_path) as federation:
+        east, west = federation.store("east"), federation.store("west", deadline_ms=2000)
+        local = [f"local-{i}" for i in range(10)]
+        remote = [f"remote-{i}" for i in range(10)]
+        write(west, local)
+        write(east, remote)
+        federation.wait_for_view("west", "east", 10)
+        assert read(west, remote[:2]) == ["peer"] * 2
+
+        old = federation.groups["west"].kill("gateway")
+        # No error reaches the reader, and local hits go on at once.
+        tiers = read(west, [*local, *remote[5:]])
+        assert tiers[:10] == ["local"] * 10
+        assert west.is_exist("absent") == 0
+        write_alone = [f"alone-{i}" for i in range(4)]
+        assert west.put(write_alone[0], b"x") == 0
+
+        group = federation.groups["west"]
+        wait_for(
+            lambda: group.phase("gateway") == "ready" and group.pid("gateway") != old,
+            30,
+            "the gateway to be started again",
+        )
+        # Peer hits return by themselves, to the store that was open all the while.
+        wait_for(
+            lambda: set(read(west, remote[5:])) <= {"peer", "local"}, 20, "peer hits to return"
+        )
+        assert federation.counter("west", "moonmesh_peer_blocks_total") > 0
+
+
+def test_a_frozen_gateway_costs_the_deadline_and_then_nothing(tmp_path: Path) -> None:
+    with Federation(tmp_path) as federation:
+        west = federation.store("west", deadline_ms=300)
+        local = [f"local-{i}" for i in range(4)]
+        write(west, local)
+        federation.groups["west"].kill("gateway", signal.SIGSTOP)
+        with SchedulingDelay() as noise:
+            for _ in range(12):
+                began = time.monotonic()
+                assert read(west, [*local, "absent"]) == ["local"] * 4 + ["miss"]
+                assert time.monotonic() - began < 0.310 + noise.worst()
+        # By now it is left out: a miss is answered without asking.
+        assert west.stats()["gateway"].startswith("breaker")
+        federation.groups["west"].kill("gateway", signal.SIGCONT)
+        wait_for(lambda: west.stats()["gateway"] == "federated", 20, "the gateway to be taken back")
+
+
+@pytest.mark.parametrize("child", ["master", "store-0"])
+def test_a_frozen_mooncake_of_one_group_does_not_reach_the_readers_of_another(
+    tmp_path: Path, child: str
+) -> None:
+    with Federation(tmp_path) as federation:
+        deadline = 0.2
+        east = federation.store("east")
+        west = federation.store("west", deadline_ms=int(1000 * deadline))
+        local = [f"local-{i}" for i in range(8)]
+        remote = [f"remote-{i}" for i in range(400)]
+        write(west, local)
+        write(east, remote)
+        federation.wait_for_view("west", "east", 400)
+        assert read(west, remote[:1]) == ["peer"]
+
+        federation.groups["east"].kill(child, signal.SIGSTOP)
+        with SchedulingDelay() as noise:
+            for start in range(10, 50, 10):
+                began = time.monotonic()
+                tiers = read(west, [*local, *remote[start : start + 10]])
+                assert time.monotonic() - began < deadline + 0.010 + noise.worst()
+                assert tiers[:8] == ["local"] * 8
+        federation.groups["east"].kill(child, signal.SIGCONT)
+        wait_for(
+            lambda: "peer" in read(west, remote[100:110]) or "local" in read(west, remote[100:110]),
+            30,
+            f"peer hits to return: {federation.status('west')['peers']}",
+        )
+
+
+def test_a_frozen_local_mooncake_keeps_the_deadline_of_every_call(tmp_path: Path) -> None:
+    with Federation(tmp_path) as federation:
+        west = federation.store("west", deadline_ms=200)
+        keys = [f"key-{i}" for i in range(8)]
+        write(west, keys)
+        federation.groups["west"].kill("master", signal.SIGSTOP)
+        with SchedulingDelay() as noise:
+            for round_ in range(4):
+                for call in (
+                    lambda: read(west, keys),
+                    lambda: west.batch_is_exist(keys),
+                    lambda n=round_: west.put(f"new-{n}", b"x" * 1000),  # type: ignore[misc]
+                    lambda: west.get(keys[0]),
+                ):
+                    began = time.monotonic()
+                    call()
+                    assert time.monotonic() - began < 0.210 + noise.worst()
+        federation.groups["west"].kill("master", signal.SIGCONT)
+        wait_for(lambda: read(west, keys) == ["local"] * 8, 30, "local hits to return")

@@ -1,0 +1,197 @@
+"""Two real groups, one federation: what is written in one is reused in the other."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from federation.identity import Envelope
+from tests.support.federation import BLOCK, NAMESPACE, Buffer, Federation, content, read, write
+from tests.support.wait import wait_for
+
+pytestmark = pytest.mark.real
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
+    with Federation(tmp_path_factory.mktemp("pair")) as federation:
+        yield federation
+
+
+def test_a_prefix_written_in_one_group_is_reused_in_the_other(pair: Federation) -> None:
+    east, west = pair.store("east"), pair.store("west", deadline_ms=5000)
+    keys = [f"reuse-{i}" for i in range(40)]
+    write(east, keys)
+    pair.wait_for_view("west", "east", pair.status("east")["holdings"]["blocks"])
+    assert read(west, keys) == ["peer"] * 40
+    # It is in the local Mooncake soon: the second read needs nobody.
+    wait_for(lambda: read(west, keys) == ["local"] * 40, 10, "the blocks to be admitted")
+    # And east never holds what west got from it as foreign.
+    assert read(east, keys) == ["local"] * 40
+
+
+def test_a_chain_is_continued_up_to_the_first_block_that_nobody_has(pair: Federation) -> None:
+    east, west = pair.store("east"), pair.store("west")
+    keys = [f"gap-{i}" for i in range(10)]
+    held = pair.status("east")["holdings"]["blocks"]
+    write(east, [*keys[:4], *keys[5:]])
+    pair.wait_for_view("west", "east", held + 9)
+    write(west, keys[8:])
+    tiers = read(west, keys)
+    assert tiers[:5] == ["peer"] * 4 + ["miss"]
+    assert tiers[8:] == ["local"] * 2
+
+
+def test_get_and_put_of_one_block(pair: Federation) -> None:
+    east, west = pair.store("east"), pair.store("west")
+    value = content("single", 100_000).tobytes()
+    held = pair.status("east")["holdings"]["blocks"]
+    assert east.put("single", value) == 0
+    assert east.put("single", b"another") == 0, "a duplicate put keeps the first value"
+    assert east.get("single") == value
+    assert east.flush_reports()
+    wait_for(lambda: west.get("single") == value, 10, f"west to see it; east held {held} before")
+    assert west.get("nobody-has-this") == b""
+    assert west.last_tiers() == ["miss"]
+    assert east.put("", b"x") == -600
+    assert east.put("empty", b"") == -600
+
+
+def test_exists_starts_the_pull_and_says_only_what_has_landed(pair: Federation) -> None:
+    east, west = pair.store("east"), pair.store("west")
+    keys = [f"exists-{i}" for i in range(12)]
+    held = pair.status("east")["holdings"]["blocks"]
+    write(east, keys)
+    pair.wait_for_view("west", "east", held + 12)
+    assert west.batch_is_exist(keys, for_write=True) == [0] * 12, "write-side checks are local"
+    wait_for(lambda: west.batch_is_exist(keys, wait_ms=500) == [1] * 12, 10, "all to land")
+    assert set(read(west, keys)) <= {"peer", "local"}
+    assert west.is_exist("nobody-has-this") == 0
+
+
+def test_two_envelopes_never_meet_under_one_key(pair: Federation) -> None:
+    other = Envelope(**{**NAMESPACE, "kv_dtype": "fp8_e4m3"})
+    one, two = pair.store("east"), pair.store("east", namespace=other)
+    keys = ["same-key-0", "same-key-1"]
+    write(one, keys, salt="one")
+    buffer = Buffer(2).fill(keys, "two")
+    assert two.batch_put_from(keys, buffer.pointers, buffer.sizes) == [0, 0]
+    assert read(one, keys, "one") == ["local"] * 2
+    assert read(two, keys, "two") == ["local"] * 2
+    assert two.stats()["gateway"] == "local only", "no group.toml knows that envelope"
+
+
+def test_blocks_of_many_sizes_cross_whole(pair: Federation) -> None:
+    east, west = pair.store("east"), pair.store("west")
+    sizes = [1, 4095, 4096, 1 << 20, (1 << 20) + 1, 3_000_000]
+    keys = [f"size-{size}" for size in sizes]
+    for key, size in zip(keys, sizes, strict=True):
+        assert east.put(key, content(key, size).tobytes()) == 0
+    assert east.flush_reports()
+    for key, size in zip(keys, sizes, strict=True):
+        wait_for(
+            lambda key=key, size=size: west.get(key) == content(key, size).tobytes(),  # type: ignore[misc]
+            10,
+            f"{key} to cross",
+        )
+
+
+def test_many_askers_of_one_block_are_one_pull(pair: Federation) -> None:
+    east = pair.store("east")
+    stores = [pair.store("west") for _ in range(4)]
+    keys = [f"many-{i}" for i in range(20)]
+    held = pair.status("east")["holdings"]["blocks"]
+    before = pair.counter("west", "moonmesh_peer_blocks_total")
+    write(east, keys)
+    pair.wait_for_view("west", "east", held + 20)
+    tiers: list[list[str]] = []
+    threads = [
+        threading.Thread(target=lambda s=store: tiers.append(read(s, keys)))  # type: ignore[misc]
+        for store in stores
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert [set(t) <= {"peer", "local"} for t in tiers] == [True] * 4
+    assert pair.counter("west", "moonmesh_peer_blocks_total") - before == 20
+
+
+def test_an_evicted_block_is_a_miss_and_is_withdrawn(tmp_path: Path) -> None:
+    with Federation(tmp_path, limits={"listing_interval_ms": 500}) as federation:
+        east, west = federation.store("east"), federation.store("west")
+        keys = [f"evict-{i}" for i in range(8)]
+        write(east, keys)
+        federation.wait_for_view("west", "east", 8)
+        assert east._store is not None
+        names = [f"{east._prefix}{key}" for key in keys]
+        assert {o.status.value for o in east._store.remove(names, 5.0, force=True)} == {"hit"}
+        assert read(west, keys) == ["miss"] * 8
+        federation.wait_for_view("west", "east", 0)
+        assert federation.counter("west", "moonmesh_peer_blocks_total") == 0
+        # Written anew, it is offered anew.
+        write(east, keys)
+        wait_for(lambda: read(west, keys)[0] != "miss", 10, "west to find it again")
+
+
+def test_what_was_pulled_is_not_offered_onward_not_even_after_a_restart(tmp_path: Path) -> None:
+    """A and C know B, not each other; what B has from A stays at B."""
+    names = ("aaa", "bbb", "ccc")
+    with Federation(tmp_path, names, without=[("aaa", "ccc")]) as federation:
+        a, b, c = (federation.store(name, deadline_ms=3000) for name in names)
+        keys = [f"hop-{i}" for i in range(10)]
+        write(a, keys)
+        federation.wait_for_view("bbb", "aaa", 10)
+        assert read(b, keys) == ["peer"] * 10
+        wait_for(lambda: read(b, keys) == ["local"] * 10, 10, "b to admit them")
+        write(b, ["own-of-b"])
+        federation.wait_for_view("ccc", "bbb", 1)
+        assert read(c, keys) == ["miss"] * 10
+        # An engine of b writes back what it was given: that does not make it b's own.
+        write(b, keys)
+        assert read(c, ["own-of-b"]) == ["peer"]
+        assert read(c, keys) == ["miss"] * 10
+
+        old = federation.groups["bbb"].kill("gateway")
+        wait_for(
+            lambda: (
+                federation.groups["bbb"].phase("gateway") == "ready"
+                and federation.groups["bbb"].pid("gateway") != old
+            ),
+            30,
+            "b's gateway to be started again",
+        )
+        federation.wait_until_alive()
+        # After the restart b still knows which of its blocks are its own ...
+        federation.wait_for_view("ccc", "bbb", 1)
+        wait_for(
+            lambda: len(b.stats()) > 0 and b._link is not None and b._link.usable, 10, "b's link"
+        )
+        write(b, keys)
+        assert federation.status("bbb")["holdings"]["blocks"] == 11
+        # ... and offers nothing of a's.
+        federation.wait_for_view("ccc", "bbb", 1)
+        assert read(c, keys) == ["miss"] * 10
+        assert federation.counter("ccc", "moonmesh_peer_blocks_total") == 1
+
+
+def test_without_a_gateway_it_is_plain_mooncake(pair: Federation) -> None:
+    config = pair.groups["east"].config
+    alone = pair.store("east")
+    assert alone._link is not None
+    plain = type(alone)()
+    assert (
+        plain.setup(config.host, master_server_addr=config.master_address, namespace=NAMESPACE) == 0
+    )
+    keys = [f"plain-{i}" for i in range(4)]
+    buffer = Buffer(4).fill(keys)
+    assert plain.batch_put_from(keys, buffer.pointers, buffer.sizes) == [0] * 4
+    assert read(plain, keys) == ["local"] * 4
+    assert read(plain, ["absent"]) == ["miss"]
+    assert plain.batch_is_exist([*keys, "absent"]) == [1, 1, 1, 1, 0]
+    assert plain.stats()["gateway"] == "none"
+    assert plain.close() == 0
+    assert buffer.size == BLOCK

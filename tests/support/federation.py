@@ -1,0 +1,260 @@
+"""Real federations for tests: groups with gateways, peered, each a set of processes of its own."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from federation.cli.health import ask_status
+from federation.client import FederatedStore
+from federation.identity import Envelope, block_digest
+from tests.support.groups import (
+    RunningGroup,
+    environment,
+    free_port_base,
+    moonmesh,
+    write_group,
+)
+from tests.support.wait import wait_for
+
+NAMESPACE: dict[str, Any] = {
+    "model": "test-7b",
+    "revision": "1",
+    "engine": "test",
+    "kv_dtype": "bf16",
+    "block_tokens": 512,
+    "layout": "page_first",
+}
+ENVELOPE = Envelope(**NAMESPACE)
+FINGERPRINT = ENVELOPE.fingerprint()
+BLOCK = 8192
+
+
+class Federation:
+    """Groups that are peers of each other, running between `with` and its end.
+
+    Args:
+        folder: where everything is written; short, for the sockets' sake.
+        names: the groups; all are each other's peers unless `without` says otherwise.
+        without: pairs that do not know each other.
+        absent: groups that get an address and keys, and are not started.
+        limits: `[limits]` of every group.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        names: Sequence[str] = ("east", "west"),
+        *,
+        without: Sequence[tuple[str, str]] = (),
+        absent: Sequence[str] = (),
+        limits: Mapping[str, Any] | None = None,
+        dram: str = "64 MiB",
+    ) -> None:
+        self.folder = folder
+        self.ports = {name: free_port_base() for name in names}
+        self._absent = set(absent)
+        self._stack = ExitStack()
+        self._stores: list[FederatedStore] = []
+        self.groups: dict[str, RunningGroup] = {}
+        options = [f"--group={name}=127.0.0.1:{base + 2}" for name, base in self.ports.items()]
+        made = moonmesh(
+            "peer", "init", folder, "--federation", "test", *options, "--namespaces", "demo"
+        )
+        assert made.returncode == 0, made.stdout + made.stderr
+        for one, other in without:
+            self._part(one, other)
+            self._part(other, one)
+        for name in names:
+            write_group(
+                folder / name,
+                name,
+                self.ports[name],
+                gateway={"enabled": True, "peering": "peering.toml"},
+                namespaces={"demo": NAMESPACE},
+                limits={"hello_interval_ms": 200, **(limits or {})},
+                stores={"count": 1, "dram": dram},
+            )
+
+    def __enter__(self) -> Federation:
+        try:
+            for name in self.ports:
+                if name not in self._absent:
+                    group = RunningGroup(self.folder / name / "group.toml")
+                    self._stack.enter_context(group)
+                    self.groups[name] = group
+            self.wait_until_alive()
+        except BaseException:
+            self._stack.close()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for store in self._stores:
+            store.close()
+        self._stack.close()
+
+    def store(self, name: str, **options: Any) -> FederatedStore:
+        """An engine's store in this process; closed at the end."""
+        config = self.groups[name].config
+        store = FederatedStore()
+        options.setdefault("namespace", ENVELOPE)
+        code = store.setup(
+            config.host,
+            master_server_addr=config.master_address,
+            gateway=f"unix:{config.gateway_socket}",
+            **options,
+        )
+        assert code == 0
+        self._stores.append(store)
+        return store
+
+    def status(self, name: str) -> dict[str, Any]:
+        """What the gateway of a group says; {} while it does not answer."""
+        answer = ask_status(self.groups[name].config.gateway_socket)
+        return answer if isinstance(answer, dict) else {}
+
+    def counter(self, name: str, counter: str) -> int:
+        """One counter of a group's gateway."""
+        return int(self.status(name).get("counters", {}).get(counter, 0))
+
+    def wait_until_alive(self) -> None:
+        """Every running group hears every running peer of its own."""
+        for name in self.groups:
+
+            def heard(name: str = name) -> bool:
+                peers = self.status(name).get("peers")
+                return peers is not None and all(
+                    peer["state"] == "alive" for peer in peers if peer["name"] in self.groups
+                )
+
+            wait_for(heard, 20, f"{name} to hear its peers: {self.status(name).get('peers')}")
+
+    def wait_for_view(self, name: str, peer: str, blocks: int) -> None:
+        """`name` believes that `peer` holds `blocks` blocks."""
+
+        def seen() -> bool:
+            peers = self.status(name).get("peers", [])
+            views = [v for p in peers if p["name"] == peer for v in p["views"]]
+            return sum(view["blocks"] for view in views) == blocks
+
+        wait_for(seen, 20, f"{name} to see {blocks} blocks of {peer}: {self._dump(name)}")
+
+    def _dump(self, name: str) -> str:
+        return json.dumps(self.status(name).get("peers"))
+
+    def _part(self, name: str, other: str) -> None:
+        path = self.folder / name / "peering.toml"
+        head, *peers = path.read_text().split("[[peers]]")
+        kept = [text for text in peers if f'name = "{other}"' not in text]
+        assert len(kept) == len(peers) - 1
+        path.write_text("[[peers]]".join([head, *kept]))
+
+
+class Buffer:
+    """Memory of an engine: `blocks` places of `size` bytes."""
+
+    def __init__(self, blocks: int, size: int = BLOCK) -> None:
+        self.size = size
+        self.array: npt.NDArray[np.uint8] = np.zeros((blocks, size), np.uint8)
+
+    @property
+    def pointers(self) -> list[int]:
+        base = int(self.array.ctypes.data)
+        return [base + i * self.size for i in range(len(self.array))]
+
+    @property
+    def sizes(self) -> list[int]:
+        return [self.size] * len(self.array)
+
+    def fill(self, keys: Sequence[str], salt: str = "") -> Buffer:
+        """The bytes that belong to each key."""
+        for row, key in zip(self.array, keys, strict=True):
+            row[:] = content(key, self.size, salt)
+        return self
+
+    def right(self, index: int, key: str, salt: str = "") -> bool:
+        """Whether a place holds the bytes that belong to `key`."""
+        return bool(np.array_equal(self.array[index], content(key, self.size, salt)))
+
+
+def content(key: str, size: int = BLOCK, salt: str = "") -> npt.NDArray[np.uint8]:
+    """The bytes that belong to a key."""
+    seed = int.from_bytes(block_digest(FINGERPRINT, key, salt.encode())[:8], "little")
+    return np.random.default_rng(seed).integers(0, 256, size, np.uint8)
+
+
+def write(store: FederatedStore, keys: Sequence[str], salt: str = "") -> None:
+    """Puts the blocks of a chain, and waits until the gateway knows."""
+    buffer = Buffer(len(keys)).fill(keys, salt)
+    assert store.batch_put_from(list(keys), buffer.pointers, buffer.sizes) == [0] * len(keys)
+    assert store.flush_reports(), "the gateway did not take the reports"
+
+
+def read(store: FederatedStore, keys: Sequence[str], salt: str = "", **options: Any) -> list[str]:
+    """Reads a chain; where each block came from. Every byte that came is compared."""
+    buffer = Buffer(len(keys))
+    results = store.batch_get_into(list(keys), buffer.pointers, buffer.sizes, **options)
+    for index, (key, result) in enumerate(zip(keys, results, strict=True)):
+        assert result < 0 or buffer.right(index, key, salt), f"wrong bytes for {key}"
+    tiers = store.last_tiers()
+    assert [result > 0 for result in results] == [tier != "miss" for tier in tiers]
+    return tiers
+
+
+class HostileGroup:
+    """`chaos.hostile.peer` as a process, in the place of an absent group.
+
+    It claims as many more blocks as no other before it did, so that its catalog is told from theirs.
+    """
+
+    _starts = 0
+
+    def __init__(
+        self, federation: Federation, name: str, behaviour: str, claims: Sequence[str]
+    ) -> None:
+        HostileGroup._starts += 1
+        fillers = [f"filler-{i}" for i in range(HostileGroup._starts)]
+        self.claims = [*claims, *fillers]
+        self._process = subprocess.Popen(
+            [
+                sys.executable,
+                "-m",
+                "chaos.hostile.peer",
+                "-c",
+                str(federation.folder / name / "peering.toml"),
+                f"--listen=127.0.0.1:{federation.ports[name] + 2}",
+                f"--behaviour={behaviour}",
+                f"--fingerprint={FINGERPRINT.hex()}",
+                f"--epoch={HostileGroup._starts}",
+                *(f"--claim={key}" for key in self.claims),
+            ],
+            env=environment(),
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert self._process.stdout is not None
+        assert self._process.stdout.readline() == "ready\n"
+
+    def __enter__(self) -> HostileGroup:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.terminate()
+        self._process.wait(10)
+        assert self._process.stdout is not None
+        self._process.stdout.close()

@@ -1,0 +1,78 @@
+"""Holdings: what is attributed, what is offered, what a listing corrects."""
+
+from __future__ import annotations
+
+from local_group.holdings import OWN, Change, Held, Holdings
+
+FP = b"f" * 16
+DIGEST = b"d" * 16
+OTHER = b"e" * 16
+
+
+def make(blocks_max: int = 100, hop_limit: int = 1) -> tuple[Holdings, list[Change]]:
+    changes: list[Change] = []
+    return Holdings(blocks_max=blocks_max, hop_limit=hop_limit, on_change=changes.append), changes
+
+
+def test_an_own_block_is_offered_and_a_pulled_one_is_not() -> None:
+    holdings, changes = make()
+    assert holdings.report(FP, "own", 5, DIGEST, 1.0)
+    assert holdings.admit(FP, "foreign", 5, DIGEST, "west", 7, 1, 1.0)
+    assert holdings.exportable(FP, "own") is not None
+    assert holdings.exportable(FP, "foreign") is None
+    assert holdings.get(FP, "foreign") == Held(5, DIGEST, "west", 7, 1, 1.0)
+    assert changes == [Change(FP, "own", True)]
+
+
+def test_a_pulled_block_is_offered_where_the_hop_limit_says_so() -> None:
+    holdings, changes = make(hop_limit=2)
+    holdings.admit(FP, "foreign", 5, DIGEST, "west", 7, 1, 1.0)
+    assert changes == [Change(FP, "foreign", True)]
+
+
+def test_writing_back_a_pulled_block_does_not_make_it_our_own() -> None:
+    holdings, _ = make()
+    holdings.admit(FP, "k", 5, DIGEST, "west", 7, 1, 1.0)
+    assert not holdings.report(FP, "k", 5, DIGEST, 2.0)
+    held = holdings.get(FP, "k")
+    assert held is not None
+    assert held.origin == "west"
+
+
+def test_a_second_digest_for_one_key_is_kept_beside_the_first() -> None:
+    holdings, changes = make()
+    holdings.report(FP, "k", 5, DIGEST, 1.0)
+    assert not holdings.report(FP, "k", 6, OTHER, 2.0)
+    held = holdings.get(FP, "k")
+    assert held is not None
+    assert (held.digest, held.rival) == (DIGEST, OTHER)
+    assert holdings.conflicts == 1
+    assert changes == [Change(FP, "k", True)]
+
+
+def test_a_listing_withdraws_what_is_gone_and_spares_what_came_after_it_began() -> None:
+    holdings, _ = make()
+    holdings.report(FP, "kept", 5, DIGEST, 1.0)
+    holdings.report(FP, "gone", 5, DIGEST, 1.0)
+    holdings.report(FP, "late", 5, DIGEST, 3.0)
+    assert holdings.reconcile(lambda _, key: key == "kept", began_at=2.0) == 1
+    assert sorted(key for _, key, _ in holdings.items()) == ["kept", "late"]
+
+
+def test_at_the_limit_further_blocks_are_refused_and_counted() -> None:
+    holdings, _ = make(blocks_max=2)
+    assert holdings.report(FP, "a", 1, DIGEST, 1.0)
+    assert holdings.report(FP, "b", 1, DIGEST, 1.0)
+    assert not holdings.report(FP, "c", 1, DIGEST, 1.0)
+    assert holdings.refused == 1
+    assert len(holdings) == 2
+    holdings.withdraw(FP, "a")
+    assert holdings.report(FP, "c", 1, DIGEST, 1.0)
+
+
+def test_the_last_entry_of_the_journal_stands() -> None:
+    holdings, _ = make()
+    holdings.restore(FP, "k", Held(5, DIGEST, OWN, 0, 0, 0.0))
+    holdings.restore(FP, "k", Held(5, DIGEST, "west", 3, 1, 0.0))
+    assert holdings.exportable(FP, "k") is None
+    assert len(holdings) == 1

@@ -1,0 +1,86 @@
+"""The journal: what is appended is read again, whatever a crash cut off."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from local_group.journal import FILE_NAME, Entry, Journal, JournalError, encode
+
+entries = st.builds(
+    Entry,
+    fingerprint=st.binary(min_size=16, max_size=16),
+    key=st.text(max_size=40),
+    size=st.integers(1, 1 << 40),
+    digest=st.binary(min_size=16, max_size=16),
+    origin=st.text(max_size=30),
+    epoch=st.integers(0, 1 << 60),
+    hops=st.integers(0, 9),
+)
+ONE = Entry(b"f" * 16, "key", 5, b"d" * 16, "west", 3, 1)
+
+
+def opened(tmp_path: Path, bytes_max: int = 1 << 20) -> Journal:
+    journal = Journal(tmp_path, bytes_max)
+    journal.rewrite(list(journal.load()))
+    return journal
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(entries, max_size=8))
+def test_what_is_appended_is_read_again(
+    tmp_path_factory: pytest.TempPathFactory, wanted: list[Entry]
+) -> None:
+    tmp_path = tmp_path_factory.mktemp("journal")
+    journal = opened(tmp_path)
+    journal.append(wanted, durable=True)
+    journal.close()
+    assert list(Journal(tmp_path, 1 << 20).load()) == wanted
+
+
+def test_a_record_cut_at_any_byte_ends_the_replay_before_it(tmp_path: Path) -> None:
+    first, second = encode(ONE), encode(ONE._replace(key="second"))
+    for cut in range(len(second)):
+        (tmp_path / FILE_NAME).write_bytes(first + second[:cut])
+        assert list(Journal(tmp_path, 1 << 20).load()) == [ONE]
+
+
+def test_a_flipped_byte_is_found(tmp_path: Path) -> None:
+    data = bytearray(encode(ONE) * 2)
+    data[len(data) - 1] ^= 1
+    (tmp_path / FILE_NAME).write_bytes(data)
+    assert list(Journal(tmp_path, 1 << 20).load()) == [ONE]
+
+
+def test_appending_after_a_torn_record_is_read(tmp_path: Path) -> None:
+    (tmp_path / FILE_NAME).write_bytes(encode(ONE)[:-3])
+    journal = opened(tmp_path)
+    journal.append([ONE], durable=False)
+    journal.close()
+    assert list(Journal(tmp_path, 1 << 20).load()) == [ONE]
+
+
+def test_at_the_limit_nothing_is_appended_until_it_is_rewritten(tmp_path: Path) -> None:
+    size = len(encode(ONE))
+    journal = opened(tmp_path, bytes_max=2 * size)
+    journal.append([ONE, ONE], durable=False)
+    assert journal.full
+    with pytest.raises(JournalError, match="limit"):
+        journal.append([ONE], durable=False)
+    journal.rewrite([ONE])
+    journal.append([ONE], durable=False)
+    journal.close()
+
+
+def test_the_file_is_private(tmp_path: Path) -> None:
+    opened(tmp_path).close()
+    assert (tmp_path / FILE_NAME).stat().st_mode & 0o077 == 0
+
+
+def test_a_journal_that_cannot_be_read_is_a_clear_error(tmp_path: Path) -> None:
+    (tmp_path / FILE_NAME).mkdir()
+    with pytest.raises(JournalError, match="cannot read the journal"):
+        list(Journal(tmp_path, 1 << 20).load())
