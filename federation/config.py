@@ -38,16 +38,20 @@ NAMESPACES_MAX = 256
 class GatewayConfig(BaseModel):
     """`[gateway]`: the process beside the group that speaks for it."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True
+    )
 
     enabled: bool = True
     """False: only Mooncake is started; engines find no gateway and work with the group alone."""
     listen: Host = "127.0.0.1"
-    """Address for peers; the port is `port_base + 2`. It speaks mTLS only."""
+    """Address (IPv4 or host name) for peers, at port `port_base + 2`, mTLS only. The default keeps other
+    hosts out."""
     engines_tcp: bool = False
-    """Also serve engines of other hosts on `port_base + 3`, mTLS by the group's own CA."""
+    """Also serve engines of other hosts of the group, at `host` and port `port_base + 3`, with mTLS by
+    the group's own CA. It needs `peering`, whose credentials folder has the certificate."""
     peering: Annotated[Path, BeforeValidator(resolve_path)] | None = None
-    """The group's `peering.toml`; without it the group runs alone."""
+    """The group's `peering.toml`, relative to this file; without it the group runs alone."""
 
     @field_validator("listen")
     @classmethod
@@ -68,7 +72,9 @@ _Bytes = BeforeValidator(parse_size)
 class Limits(BaseModel):
     """Bounds of one gateway. Sizes are bytes (or text such as "64 MiB"), times are ms."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True
+    )
 
     # Requests
     engine_request_keys_max: Annotated[int, _count(1, 65_536)] = 4096
@@ -76,7 +82,7 @@ class Limits(BaseModel):
     peer_request_keys_max: Annotated[int, _count(1, 65_536)] = 4096
     """Keys in one request of a peer: what one check at the owner's master costs (10k: 28 ms)."""
     key_bytes_max: Annotated[int, _count(64, 8192)] = 1024
-    """Bytes of one key. Engines' keys have 60 to 300."""
+    """Bytes of one key. Engines' keys have 60 to 300; a longer one is refused with its request."""
     block_bytes_max: Annotated[int, _Bytes, _count(4 * KIB, GIB)] = 64 * MIB
     """Bytes of one block. It is held whole in staging and in the owner's buffer."""
     message_bytes: Annotated[int, _Bytes, _count(64 * KIB, 4 * MIB)] = MIB
@@ -86,15 +92,19 @@ class Limits(BaseModel):
 
     # Memory and its use
     staging_bytes: Annotated[int, _Bytes, _count(16 * MIB, 1024 * GIB)] = 256 * MIB
-    """Bytes of staging, where pulled blocks land. Full: pulls wait, then miss."""
+    """Bytes of staging, where pulled blocks land. Two blocks at least. Full: what does not
+    fit is a miss."""
     staging_hold_ms: Annotated[int, _count(100, _LEASE_MS_MAX)] = 10_000
-    """ms for which a landed block is held: at least one lease, since engines are told it exists."""
+    """ms for which a landed block is held: at least `master.lease_ttl_ms`, since engines are told that
+    it exists."""
     bounce_bytes: Annotated[int, _Bytes, _count(16 * MIB, 64 * GIB)] = 128 * MIB
-    """Bytes of the gateway's bounce buffers for Mooncake calls that have a deadline."""
+    """Bytes of the gateway's bounce buffers: memory of its own for Mooncake calls with a deadline, so
+    that an overdue call touches nobody else's. One block at least."""
     admission_queue_blocks: Annotated[int, _count(1, 1_000_000)] = 4096
-    """Landed blocks that wait to be put into the local Mooncake; more are not admitted."""
+    """Blocks that have landed and wait to be put into the local Mooncake; more are not admitted, and a
+    later miss pulls them again."""
     report_batch_max: Annotated[int, _count(1, 65_536)] = 4096
-    """Written blocks in one report of an engine."""
+    """Blocks in one report of what an engine wrote; a larger report is refused."""
 
     # Pulls and serves
     pulls_per_peer: Annotated[int, _count(1, 256)] = 8
@@ -104,7 +114,7 @@ class Limits(BaseModel):
     serve_window_bytes: Annotated[int, _Bytes, _count(64 * KIB, GIB)] = 8 * MIB
     """Bytes that one serve copies from Mooncake at a time: what a lease has to cover."""
     pull_timeout_ms: Annotated[int, _count(10, 600_000)] = 10_000
-    """ms after which a pull ends whatever its caller's deadline was."""
+    """ms after which a pull ends whatever its caller's deadline was: nothing waits for ever."""
     background_pull_ms: Annotated[int, _count(10, 600_000)] = 5_000
     """ms that a pull goes on without a waiting engine, so that the next ask finds the blocks."""
 
@@ -122,9 +132,9 @@ class Limits(BaseModel):
     log_entries: Annotated[int, _count(1024, 16_777_216)] = 262_144
     """Changes in a holdings log. A peer that is further behind takes a new snapshot."""
     listing_interval_ms: Annotated[int, _count(100, 3_600_000)] = 30_000
-    """ms between key listings of the master, which correct the holdings."""
+    """ms between key listings of the master, which take evicted blocks out of the holdings."""
     listing_bytes_max: Annotated[int, _Bytes, _count(MIB, 16 * GIB)] = 256 * MIB
-    """Bytes of one key listing; 100,000 keys of 88 bytes are 8.8 MB."""
+    """Bytes of one key listing; 100,000 keys of 88 bytes are 8.8 MB. A longer one is not used."""
     journal_bytes_max: Annotated[int, _Bytes, _count(MIB, 1024 * GIB)] = GIB
     """Bytes on disk of the provenance journal. Full: nothing more is admitted."""
 
@@ -132,13 +142,17 @@ class Limits(BaseModel):
     hop_limit: Annotated[int, _count(1, 1)] = 1
     """Groups that a block may cross. 1: what was pulled is not offered onward."""
     hello_interval_ms: Annotated[int, _count(50, 60_000)] = 1_000
-    """ms between hellos to each peer."""
+    """ms between hellos to each peer. A peer is suspect after 4 of them without news, down after 15, so
+    a shorter one notices sooner and costs more."""
     interest_minutes: Annotated[int, _count(1, 10_080)] = 30
-    """Minutes after its last use for which a namespace stays subscribed at peers."""
+    """Minutes after its last use for which a namespace stays subscribed at peers: what nobody here uses
+    costs nothing."""
     peer_breaker_failures: Annotated[int, _count(1, 1000)] = 5
-    """Failures in a row that open a peer's breaker."""
+    """Failures among the last 20 pulls (or this many, if it is more) that open a peer's breaker: then
+    nothing is pulled from it for a while."""
     peer_breaker_open_ms: Annotated[int, _count(10, 600_000)] = 1_000
-    """ms for which a breaker first stays open; it grows while probes fail."""
+    """ms for which a breaker first stays open; doubled with each probe that fails, up to 10 s (or this,
+    if it is more)."""
 
     @field_validator("staging_bytes")
     @classmethod
@@ -179,7 +193,7 @@ class GroupFile(GroupConfig):
 
     gateway: GatewayConfig = GatewayConfig()
     namespaces: dict[str, Envelope] = Field(default_factory=dict)
-    """Name, used in `peering.toml`, to envelope. Names are local: peers know fingerprints."""
+    """Name, used in `peering.toml`, to envelope; at most 256. Names are local: peers know fingerprints."""
     limits: Limits = Limits()
 
     @field_validator("namespaces")

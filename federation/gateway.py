@@ -32,6 +32,7 @@ from federation.peers.link import PeerLink
 from federation.peers.service import OVERSIZE_READ_FACTOR, PeerService
 from federation.peers.sessions import Sessions
 from federation.status import Problems, StatusReport
+from federation.timeouts import timeout
 from federation.transfer.admission import Admission
 from federation.transfer.handover import EngineService
 from federation.transfer.puller import Puller
@@ -228,7 +229,8 @@ class Gateway:
             except MoonmeshError as error:
                 log.warning("the local Mooncake does not answer yet: %s", error)
             with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(stop.wait(), STORE_RETRY_SECONDS)
+                async with timeout(STORE_RETRY_SECONDS):
+                    await stop.wait()
         return None
 
     def _gossip(self, epoch: int) -> GossipEngine:

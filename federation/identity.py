@@ -29,7 +29,9 @@ class Envelope(BaseModel):
     Every field is part of the fingerprint: a difference in any of them is another namespace.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True
+    )
 
     model: _Text
     """Model name, as the operator writes it."""
@@ -42,13 +44,13 @@ class Envelope(BaseModel):
     quantisation: _Optional = ""
     """Scheme of a quantised cache; empty for none."""
     tp: _Parallel = 1
-    """Tensor-parallel size."""
+    """Ranks of tensor parallelism."""
     pp: _Parallel = 1
-    """Pipeline-parallel size."""
+    """Ranks of pipeline parallelism."""
     cp: _Parallel = 1
-    """Context-parallel size."""
+    """Ranks of context parallelism."""
     block_tokens: Annotated[int, Field(ge=1, le=1 << 20)]
-    """Tokens a block (page)."""
+    """Tokens in a block (the engine's page)."""
     layout: _Text
     """Memory layout of a block, e.g. `page_first`, `layer_first`."""
     hash_scheme: _Text = "sha256"

@@ -93,7 +93,11 @@ def check_address(value: str) -> str:
 
 class _Section(BaseModel):
     model_config = ConfigDict(
-        frozen=True, extra="forbid", strict=True, arbitrary_types_allowed=True
+        frozen=True,
+        extra="forbid",
+        strict=True,
+        arbitrary_types_allowed=True,
+        use_attribute_docstrings=True,
     )
 
 
@@ -101,9 +105,9 @@ class OwnConfig(_Section):
     """`[self]`: who this group is to its peers."""
 
     group: str
-    """This group's name; the same as `name` in group.toml."""
+    """This group's name; the same as `name` in group.toml, so that a file of another group is noticed."""
     credentials: Annotated[Path, BeforeValidator(resolve_path)]
-    """Folder of this group's certificates and keys; absolute once loaded."""
+    """Folder of this group's certificates and keys, relative to this file (absolute once loaded)."""
 
     @field_validator("group")
     @classmethod
@@ -115,22 +119,23 @@ _Names = Annotated[tuple[str, ...], Field(strict=False, max_length=NAMES_MAX)]
 
 
 class PeerConfig(_Section):
-    """`[[peers]]`: one other group, and what is shared with it."""
+    """`[[peers]]`: one other group, and what is shared with it; at most 63 of them."""
 
     name: str
     """What the peer calls itself: its certificate and its statements must say so too."""
     address: str
-    """`host:port` of its gateway."""
+    """`host:port` of its gateway: the peer's `listen` and `port_base + 2`."""
     key: Annotated[StatementKey, BeforeValidator(_parse_key)] | None = None
-    """The key that signs its statements, `ed25519:BASE64`."""
+    """The key that signs its statements, `ed25519:BASE64`: nobody else can speak for it. This or
+    `key_file`."""
     key_file: Annotated[KeyFile, BeforeValidator(_read_key_file)] | None = None
-    """Or a file that holds it (the peer's `identity.pub`), relative to this file."""
+    """A file that holds that key (the peer's `identity.pub`), relative to this file. This or `key`."""
     next_key: Annotated[StatementKey, BeforeValidator(_parse_key)] | None = None
     """A second key that is believed too: for the time while the peer changes its key."""
     exports: _Names = Field(default=(), alias="export")
-    """Namespaces, by their names in group.toml, that this peer may have from us; `*`: all."""
+    """Namespaces, by their names in group.toml, that this peer may have from us; `["*"]`: all."""
     imports: _Names = Field(default=(), alias="import")
-    """Namespaces that we take from this peer; `*`: all."""
+    """Namespaces that we take from this peer, by their names in group.toml; `["*"]`: all."""
 
     @field_validator("name")
     @classmethod
@@ -183,7 +188,8 @@ class Peering(_Section):
     """All of `peering.toml`."""
 
     federation: str
-    """The federation's id: in every statement, and in the names of certificates."""
+    """The federation's id, in every statement and in the names of certificates: a lower-case letter,
+    then at most 30 of a-z, 0-9, -."""
     own: OwnConfig = Field(alias="self")
     peers: Annotated[tuple[PeerConfig, ...], Field(strict=False)] = ()
 

@@ -155,7 +155,9 @@ class Ports:
 
 
 class _Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True
+    )
 
 
 class MasterConfig(_Section):
@@ -170,9 +172,10 @@ class StoresConfig(_Section):
     """`[stores]`: the group's store services, which hold the blocks."""
 
     count: Annotated[int, Field(ge=1, le=STORES_MAX)] = 1
-    """Store processes."""
+    """Stores, one process each: a store that dies loses its own blocks and no other's."""
     dram: Size
-    """Bytes of memory that each store gives to the pool."""
+    """Bytes of memory that each store gives to the pool: at least 16 MiB (Mooncake refuses less), at
+    most 16 TiB (more is a wrong unit)."""
 
     @field_validator("dram")
     @classmethod
@@ -191,15 +194,20 @@ class GroupConfig(_Section):
     """One complete, isolated Mooncake cluster on this host, as `group.toml` describes it."""
 
     name: GroupName
-    """What this group is called, by its peers too."""
+    """What this group is called, by its peers and in its certificates too: a lower-case letter, then at
+    most 30 of a-z, 0-9, -."""
     data_dir: Annotated[Path, BeforeValidator(resolve_path)]
-    """Where logs, sockets, state and the journal are; absolute once loaded."""
+    """Folder of logs, sockets, state, spans and the journal, relative to this file (absolute once
+    loaded). On a local disk, and short: the path of a unix socket in it fits 107 bytes."""
     port_base: Annotated[int, Field(ge=1024, le=65535)]
-    """First of the group's ports (see `Ports`)."""
+    """Port, the first of the group's: +0 the master's RPC, +1 its admin HTTP, +2 the gateway for peers,
+    +3 the gateway for engines over TCP, +10 and up the stores. None of them may lie in 12300-17000,
+    where Mooncake opens ports of its own."""
     host: Host = "127.0.0.1"
-    """Address that the group's own parts use among themselves."""
+    """Address (IPv4 or host name) at which the group's own parts reach each other. Mooncake has no
+    authentication: choose one that nobody else reaches."""
     protocol: Literal["tcp", "rdma"] = "tcp"
-    """Mooncake's transport between its own parts."""
+    """Mooncake's transport within the group; `rdma` needs RDMA devices on all of its hosts."""
     master: MasterConfig = MasterConfig()
     stores: StoresConfig
 

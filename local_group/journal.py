@@ -147,10 +147,9 @@ class Journal:
                     hint="free space or fix the permissions of data_dir",
                 ) from error
 
-    @property
-    def full(self) -> bool:
-        """Whether the file has reached its limit and waits for `rewrite`."""
-        return self._size >= self._bytes_max
+    def has_room(self, entries: Iterable[Entry]) -> bool:
+        """Whether `append` would take these; if not, `rewrite` may make room."""
+        return self._size + sum(len(encode(entry)) for entry in entries) <= self._bytes_max
 
     def append(self, entries: Iterable[Entry], *, durable: bool) -> None:
         """Adds records in one write.

@@ -94,7 +94,7 @@ class Ledger:
 
     async def _append(self, entries: Sequence[Entry], *, durable: bool) -> None:
         async with self._disk:
-            if self._journal.full:
+            if not self._journal.has_room(entries):
                 known = [
                     Entry(fp, key, h.size, h.digest, h.origin, h.epoch, h.hops)
                     for fp, key, h in self.holdings.items()

@@ -28,6 +28,9 @@ class StoreSettings:
         global_segment_size: bytes this process adds to the pool; 0 = a client only.
         local_buffer_size: bytes for Mooncake's own copies (get and put without a buffer).
         tenant_id: Mooncake's tenant.
+        connect_timeout_s: until the master's port answers, before Mooncake is asked to connect.
+        setup_tries: of Mooncake's `setup`. Each holds the interpreter's lock, for 4.4 s if the
+            master has just gone, so more than one is the caller's to try. (Default: 20.)
         rpc_timeout_ms: of one RPC to the master. A healthy master answers in under 5 ms, also while
             it lists 100,000 keys; half a second is a master that has stopped. (Default: 30 s.)
         status_timeout_s: until a store node answers a transfer request. Whole seconds; 1 is the
@@ -54,6 +57,8 @@ class StoreSettings:
     global_segment_size: int = 0
     local_buffer_size: int = 16 * MIB
     tenant_id: str = "default"
+    connect_timeout_s: float = 1.0
+    setup_tries: int = 1
     rpc_timeout_ms: int = 500
     status_timeout_s: int = 1
     progress_timeout_s: int = 1
@@ -65,6 +70,7 @@ class StoreSettings:
     def environment(self) -> dict[str, str]:
         """The environment variables that Mooncake reads."""
         return {
+            "MC_STORE_CLIENT_SETUP_RETRIES": str(self.setup_tries),
             "MC_RPC_TIMEOUT_MS": str(self.rpc_timeout_ms),
             "MC_TCP_STATUS_TIMEOUT_SEC": str(self.status_timeout_s),
             "MC_TCP_PROGRESS_TIMEOUT_SEC": str(self.progress_timeout_s),
@@ -72,7 +78,7 @@ class StoreSettings:
             "MC_TCP_MAX_QUEUED_TRANSFERS_PER_PEER": str(self.queued_per_peer),
             "MC_TCP_ADMISSION_TIMEOUT_MS": str(self.admission_timeout_ms),
             "MC_TCP_MAX_PENDING_ADMISSIONS_PER_PEER": str(self.pending_per_peer),
-            # It logs a line per miss and per failed transfer otherwise, on the engine's stderr.
+            # Its log goes to the engine's stderr.
             "MC_LOG_LEVEL": "ERROR",
         }
 

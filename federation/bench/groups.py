@@ -140,9 +140,8 @@ def free_port_base(groups: int, start: int) -> int:
     """
     # Below the ports that Mooncake and the kernel hand out by themselves.
     for base in range(start, 12_000 - groups * PORTS_STEP, PORTS_STEP):
-        wanted = [
-            base + g * PORTS_STEP + p for g in range(groups) for p in (*range(4), *range(10, 14))
-        ]
+        offsets = (*range(4), *range(10, 10 + groups))  # one pool has all the stores
+        wanted = [base + g * PORTS_STEP + p for g in range(groups) for p in offsets]
         if all(_free(port) for port in wanted):
             return base
     raise BenchError("no free ports", hint=f"looked from {start} to 12000; see --port-base")

@@ -98,7 +98,7 @@ async def play(
         try:
             tally.add(await engines[group].ask(number, keys, answer_s))
             progress(tally)
-        except BenchError as error:
+        except Exception as error:  # raised again below, once what is under way has ended
             failed.append(error)
             halt.set()
         finally:

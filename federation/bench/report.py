@@ -113,8 +113,8 @@ class Report:
         if self.targets:
             console.print(self._target_table())
         for note in self.notes:
-            console.print(f"[dim]{note}[/dim]", highlight=False)
-        console.print(f"[dim]{_machine_line(self.machine)}[/dim]", highlight=False)
+            console.print(note, style="dim", markup=False, highlight=False)
+        console.print(_machine_line(self.machine), style="dim", markup=False, highlight=False)
 
     def _target_table(self) -> Table:
         table = Table("target", "wanted", "measured", "", title="targets", title_justify="left")

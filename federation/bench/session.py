@@ -16,6 +16,8 @@ from federation.bench.tally import Tally
 from federation.bench.workload import Workload
 from federation.errors import MoonmeshError
 
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
 
 @dataclass
 class Outcome:
@@ -41,8 +43,8 @@ async def session(
     options: Options,
     progress: Progress,
 ) -> Outcome:
-    """Run modes one after the other. SIGINT and SIGTERM end it early, with everything taken down;
-    so does an error, which is returned beside what was measured until then."""
+    """Run modes one after the other. SIGINT, SIGTERM and SIGHUP end it early, with everything taken
+    down; so does an error, which is returned beside what was measured until then."""
     outcome = Outcome()
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -53,7 +55,7 @@ async def session(
             progress.say("stopping: what runs is taken down first")
             stop.set()
 
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in SIGNALS:
         loop.add_signal_handler(number, stopped, number)
     try:
         for mode in modes:
@@ -68,7 +70,7 @@ async def session(
                 outcome.error = error
                 break
     finally:
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in SIGNALS:
             loop.remove_signal_handler(number)
     outcome.tallies = {m: t for m, t in outcome.tallies.items() if t.requests or not stop.is_set()}
     return outcome

@@ -99,5 +99,5 @@ def gateway_of(group: GroupFile, path: Path) -> Extra:
     listen = group.gateway.listen
     ports = [PortUse(listen, group.ports.peers, "the gateway's peers")]
     if group.gateway.engines_tcp:
-        ports.append(PortUse(listen, group.ports.engines_tcp, "the gateway's engines over TCP"))
+        ports.append(PortUse(group.host, group.ports.engines_tcp, "the gateway's engines over TCP"))
     return Extra(stages=[[ChildSpec("gateway", argv, ready)]], ports=ports)

@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from federation.cli import bench, demo, group, peer, trace
+from federation.cli import bench, demo, group, peer, reference, trace
 from local_group.errors import MoonmeshError
 
 app = typer.Typer(
@@ -23,6 +23,7 @@ app.command()(demo.demo)
 app.add_typer(peer.app, name="peer")
 app.add_typer(bench.app, name="bench")
 app.add_typer(trace.app, name="trace")
+app.add_typer(reference.app, name="config")
 
 
 def main() -> None:

@@ -26,6 +26,7 @@ from federation.peering import Peering, Sharing
 from federation.peers.link import CATALOG_METHOD, HELLO_METHOD, PULL_METHOD, M
 from federation.peers.sessions import Sessions
 from federation.telemetry import SPAN_SERVE_PULL, SpanKind, extract, span
+from federation.timeouts import timeout
 from federation.transfer.server import BlockServer, RequestError, check_request
 from federation.trust.credentials import Credentials
 from federation.trust.handshakes import RefusalLog
@@ -171,7 +172,8 @@ class PeerService:
         if event is None or event.is_set():
             event = self._moved[fingerprint] = asyncio.Event()
         try:
-            await asyncio.wait_for(event.wait(), seconds)
+            async with timeout(seconds):
+                await event.wait()
         except asyncio.TimeoutError:
             return
 

@@ -21,6 +21,7 @@ from federation.counters import counters
 from federation.errors import PeerError
 from federation.peering import Sharing
 from federation.peers.link import PeerLink
+from federation.timeouts import timeout
 from federation.trust.handshakes import RefusalLog
 from gossip.engine import GossipEngine
 from gossip.membership import StatementRejected
@@ -163,7 +164,8 @@ class Sessions:
                 counters.add("moonmesh_catalog_errors_total")
             # A hello that shows something newer means that the peer answers again: no need to wait.
             try:
-                await asyncio.wait_for(news.wait(), retry * random.uniform(0.8, 1.2))
+                async with timeout(retry * random.uniform(0.8, 1.2)):
+                    await news.wait()
             except asyncio.TimeoutError:
                 retry = min(2 * retry, RETRY_SECONDS[1])
 

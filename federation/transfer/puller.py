@@ -25,6 +25,7 @@ from federation.telemetry import (
     span,
     tracer,
 )
+from federation.timeouts import timeout_at
 from federation.transfer.frames import HEADER_BYTES, Block, Decoder, NoRoomError
 from federation.transfer.staging import StagedBlock, Staging
 from moonmesh.v1 import peer_pb2
@@ -275,7 +276,8 @@ class Puller:
         others = False
         """Whether what is left may be asked of another holder."""
         try:
-            await asyncio.wait_for(slot.acquire(), deadline - loop.time())
+            async with timeout_at(deadline):
+                await slot.acquire()
             try:
                 await self._stream(source, view, fingerprint, part, deadline)
             finally:

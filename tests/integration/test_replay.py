@@ -136,19 +136,24 @@ def test_a_malformed_line_ends_it_before_anything_starts(place: Path, tmp_path: 
     assert "Traceback" not in result.stderr
 
 
+@pytest.fixture
+def port_bases() -> tuple[int, int]:
+    """Claimed in the TMPDIR that all tests share: to be asked for before `place`."""
+    return free_port_base(), free_port_base()
+
+
 def test_the_demo_with_the_worked_example(
-    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    port_bases: tuple[int, int], place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The very files, but for their ports, which may be taken on a machine that runs tests.
     example = tmp_path / "example"
     shutil.copytree(demo.find_example(), example)
-    for base in (7400, 7500):
-        free = free_port_base()
+    for base, free in zip((7400, 7500), port_bases, strict=True):
         for path in example.glob("*/*.toml"):
             text = re.sub(rf"\b{base}\b", str(free), path.read_text())
             path.write_text(text.replace(f":{base + 2}", f":{free + 2}"))
     monkeypatch.setattr(demo, "find_example", lambda: example)
-    result = CliRunner().invoke(main.app, ["demo", "--requests", "250", "--rate", "60"])
+    result = CliRunner().invoke(main.app, ["demo", "--requests", "250", "--rate", "80"])
     assert result.exit_code == 0, result.output
     for expected in ("isolated", "federated", "one pool", "p50", "engine.get", "serve.pull"):
         assert expected in result.output

@@ -157,6 +157,25 @@ def test_overdue_calls_harm_nothing(
     assert client.stats().stuck_total == 9
 
 
+def test_exists_and_remove_keep_their_deadline(
+    group: RunningGroup, connect: Callable[..., StoreClient]
+) -> None:
+    client = connect()
+    keys = [f"meta-{i}" for i in range(4)]
+    store(client, keys)
+    assert statuses(client.exists([*keys, "none"], 10.0)) == {Status.HIT, Status.MISS}
+    with frozen(group, "master"):
+        with Timed() as timed:
+            exists = client.exists(keys, DEADLINE)
+        timed.check(DEADLINE, "exists")
+        with Timed() as timed:
+            removed = client.remove(["none"], DEADLINE)
+        timed.check(DEADLINE, "remove")
+        assert statuses(exists) == statuses(removed) == {Status.TIMEOUT}
+    wait_for(lambda: drained(client), MOONCAKE_ENDS, "the calls to return")
+    check_blocks(client, keys, [])
+
+
 def stop_in_the_middle(
     group: RunningGroup, client: StoreClient, keys: list[str], late: list[str], size: int
 ) -> None:

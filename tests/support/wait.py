@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 from typing import TypeVar
@@ -18,3 +19,16 @@ def wait_for(condition: Callable[[], T], timeout: float, what: str, every: float
             return value
         assert time.monotonic() < deadline, f"waited {timeout} s for {what}"
         time.sleep(every)
+
+
+async def wait_for_async(
+    condition: Callable[[], T], timeout: float, what: str, every: float = 0.005
+) -> T:
+    """`wait_for`, for a condition that the running loop has to bring about."""
+    deadline = time.monotonic() + timeout
+    while True:
+        value = condition()
+        if value:
+            return value
+        assert time.monotonic() < deadline, f"waited {timeout} s for {what}"
+        await asyncio.sleep(every)

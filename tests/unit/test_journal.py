@@ -67,7 +67,7 @@ def test_at_the_limit_nothing_is_appended_until_it_is_rewritten(tmp_path: Path) 
     size = len(encode(ONE))
     journal = opened(tmp_path, bytes_max=2 * size)
     journal.append([ONE, ONE], durable=False)
-    assert journal.full
+    assert not journal.has_room([ONE])
     with pytest.raises(JournalError, match="limit"):
         journal.append([ONE], durable=False)
     journal.rewrite([ONE])

@@ -297,8 +297,8 @@ def test_slow_calls_open_the_breaker(make: Make) -> None:
     assert client.stats().breaker_meta == "open"
 
 
-def test_direct_path_stops_at_the_first_part_that_fails(make: Make) -> None:
-    client, native = make(direct_keys=2)
+def test_direct_path_stops_at_the_first_part_that_fails_slowly(make: Make) -> None:
+    client, native = make(direct_keys=2, slow_call_s=0.0)
     memory = Memory(6, SIZE)
     native.answer = -800
     outcomes = client.get_into_direct([f"k{i}" for i in range(6)], memory.ptrs, memory.sizes)

@@ -1,0 +1,143 @@
+"""Admission: provenance first, then the block; what does not fit or fails is left out."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from federation.transfer.admission import Admission
+from federation.transfer.staging import StagedBlock
+from local_group.holdings import Holdings
+from local_group.journal import Journal
+from local_group.ledger import Ledger, own
+from local_group.outcome import Outcome, Status
+from tests.support.wait import wait_for_async
+
+FP = b"f" * 16
+
+
+def block(key: str) -> StagedBlock:
+    return StagedBlock(FP, key, bytearray(b"x" * 10), b"d" * 16, "west", 7, 0.0)
+
+
+class FakeStore:
+    """Remembers what it was told to write, and what the journal held by then."""
+
+    def __init__(self, directory: Path, status: Status = Status.STORED) -> None:
+        self._directory = directory
+        self._status = status
+        self.written: list[str] = []
+        self.journalled: list[set[str]] = []
+
+    async def write(
+        self, items: Sequence[tuple[str, bytes | memoryview]], timeout: float
+    ) -> list[Outcome]:
+        self.written += [name for name, _ in items]
+        self.journalled.append({e.key for e in Journal(self._directory, 1 << 20).load()})
+        return [Outcome(self._status, len(data), 0) for _, data in items]
+
+
+class Setup:
+    def __init__(
+        self, tmp_path: Path, status: Status = Status.STORED, queue_max: int = 100
+    ) -> None:
+        self.holdings = Holdings(blocks_max=100, hop_limit=1, on_change=lambda change: None)
+        self.journal = Journal(tmp_path, 1 << 20)
+        self.ledger = Ledger(self.holdings, self.journal)
+        self.store = FakeStore(tmp_path, status)
+        self.errors: list[str] = []
+        self.admission = Admission(
+            store=self.store, ledger=self.ledger, queue_max=queue_max, on_error=self.errors.append
+        )
+
+    async def __aenter__(self) -> Setup:
+        await self.ledger.load(lambda fp, key: True)
+        self.task = asyncio.create_task(self.admission.run())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.task.cancel()
+        await asyncio.gather(self.task, return_exceptions=True)
+        await self.ledger.close()
+
+
+async def test_provenance_is_on_disk_before_the_block_is_put(tmp_path: Path) -> None:
+    async with Setup(tmp_path) as setup:
+        for key in "abc":
+            setup.admission.offer(block(key), 1)
+        await wait_for_async(lambda: len(setup.holdings) == 3, 5, "three blocks to be admitted")
+    assert setup.store.written == [f"{FP.hex()}/{key}" for key in "abc"]
+    assert setup.store.journalled[-1] == {"a", "b", "c"}
+    held = setup.holdings.get(FP, "a")
+    assert held is not None
+    assert (held.origin, held.epoch, held.hops) == ("west", 7, 1)
+    assert setup.holdings.exportable(FP, "a") is None
+
+
+async def test_what_mooncake_refuses_is_not_held(tmp_path: Path) -> None:
+    async with Setup(tmp_path, status=Status.ERROR) as setup:
+        setup.admission.offer(block("a"), 1)
+        await wait_for_async(lambda: bool(setup.store.written), 5, "the put")
+        await asyncio.sleep(0)
+    assert len(setup.holdings) == 0
+
+
+async def test_without_the_journal_nothing_is_put(tmp_path: Path) -> None:
+    async with Setup(tmp_path) as setup:
+        setup.journal.close()
+        setup.admission.offer(block("a"), 1)
+        await wait_for_async(lambda: bool(setup.errors), 5, "the error to be told")
+    assert setup.store.written == []
+    assert len(setup.holdings) == 0
+
+
+async def test_what_an_engine_wrote_meanwhile_is_left_alone(tmp_path: Path) -> None:
+    async with Setup(tmp_path) as setup:
+        setup.holdings.report(FP, "a", 10, b"d" * 16, 0.0)
+        setup.admission.offer(block("a"), 1)
+        setup.admission.offer(block("b"), 1)
+        await wait_for_async(lambda: len(setup.holdings) == 2, 5, "the other to be admitted")
+    assert setup.store.written == [f"{FP.hex()}/b"]
+
+
+async def test_a_full_queue_sheds_and_never_waits(tmp_path: Path) -> None:
+    setup = Setup(tmp_path, queue_max=2)
+    for key in "abc":
+        setup.admission.offer(block(key), 1)
+    assert setup.admission.queued == 2
+
+
+def test_ledger_takes_back_what_mooncake_still_has(tmp_path: Path) -> None:
+    async def first() -> None:
+        setup = Setup(tmp_path)
+        async with setup:
+            for key in "ab":
+                setup.admission.offer(block(key), 1)
+            await wait_for_async(lambda: len(setup.holdings) == 2, 5, "both")
+
+    async def second() -> Setup:
+        setup = Setup(tmp_path)
+        assert await setup.ledger.load(lambda fp, key: key == "b") == 1
+        await setup.ledger.close()
+        return setup
+
+    asyncio.run(first())
+    setup = asyncio.run(second())
+    assert [key for _, key, _ in setup.holdings.items()] == ["b"]
+    assert setup.holdings.exportable(FP, "b") is None, "foreign after a restart as before"
+
+
+@pytest.mark.parametrize("limit", [400])
+async def test_a_full_journal_is_compacted_and_goes_on(tmp_path: Path, limit: int) -> None:
+    journal = Journal(tmp_path, limit)
+    ledger = Ledger(Holdings(blocks_max=9, hop_limit=1, on_change=lambda change: None), journal)
+    await ledger.load(lambda fp, key: True)
+    for n in range(20):
+        ledger.holdings.withdraw(FP, f"k{n - 1}")
+        await ledger.report([own(FP, f"k{n}", 10, b"d" * 16)])
+    assert {e.key for e in Journal(tmp_path, limit).load()} >= {"k19"}
+    assert (tmp_path / "provenance.log").stat().st_size <= limit
+    await ledger.close()

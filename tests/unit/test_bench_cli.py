@@ -1,0 +1,144 @@
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from federation.bench.command import ReplayCommand, fill_report
+from federation.bench.gateway_figures import gateway_figures, view_age_s
+from federation.bench.groups import Layout
+from federation.bench.report import Report
+from federation.bench.session import Outcome, Workspace
+from federation.bench.tally import Tally
+from federation.bench.trace import TraceError
+from federation.cli.bench import app
+from federation.cli.progress import ReplayProgress
+from federation.errors import UsageError
+from federation.span_export import SPAN_FILE_GLOB
+
+GATEWAY = {
+    "counters": {
+        "moonmesh_peer_bytes_total": 8192,
+        "moonmesh_metadata_sent_bytes_total": 100,
+    },
+    "pulls": {
+        "pull_ms": {"count": 10, "mean": 5.0, "p50": 4.0, "p99": 9.0},
+        "view_age_ms": {"count": 10, "mean": 50.0, "p50": 40.0, "p99": 90.0},
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("args", "error", "what"),
+    [
+        (["--groups", "1"], UsageError, "at least two groups"),
+        (["--json", "/no/such/folder/out.json"], UsageError, "no such folder"),
+        (["--trace", "/no/such/trace"], TraceError, "No such file"),
+    ],
+)
+def test_what_cannot_be_run_is_refused_before_anything_starts(
+    args: list[str], error: type[Exception], what: str
+) -> None:
+    result = CliRunner().invoke(app, ["replay", *args])
+    assert isinstance(result.exception, error)
+    assert what in str(result.exception)
+
+
+def an_outcome(**change: object) -> Outcome:
+    tally = Tally("federated", requests=10, local_hits=5, peer_hits=3, misses=2, elapsed_s=2.0)
+    tally.gateways = [GATEWAY, GATEWAY, {}]  # the third did not answer
+    return Outcome(tallies={"federated": tally}, **change)  # type: ignore[arg-type]
+
+
+def test_figures_from_gateways() -> None:
+    found = gateway_figures(an_outcome(), rate=30.0)
+    assert found == {
+        "peer_bytes": 16384,
+        "metadata_bytes": 200,
+        "view_age_requests": pytest.approx(1.5),
+        "pull_ms_p50": 4.0,
+        "pull_ms_p99": 9.0,
+    }
+
+
+def test_pulls_are_taken_from_spans_where_there_are_some(tmp_path: Path) -> None:
+    (tmp_path / SPAN_FILE_GLOB.replace("*", "gateway.1")).write_text(
+        "".join(
+            f'{{"trace": "aa", "span": "0{i}", "parent": "", "name": "peer.pull", "kind": "x", '
+            f'"service": "gateway", "group": "g0", "start_ns": 0, "end_ns": {i * 10**6}, '
+            '"attributes": {}}\n'
+            for i in range(1, 6)
+        )
+    )
+    found = gateway_figures(an_outcome(trace_dirs={"federated": [tmp_path]}), rate=None)
+    assert (found["pull_ms_p50"], found["pull_ms_p99"]) == (3.0, 5.0)
+    assert found["view_age_requests"] is None
+
+
+def test_without_gateways_nothing_is_claimed() -> None:
+    assert set(gateway_figures(Outcome(), rate=30.0).values()) == {None}
+    assert view_age_s([{"pulls": {"view_age_ms": {"count": 0, "mean": None}}}]) is None
+
+
+def filled(fraction: float, store_bytes: int, outcome: Outcome) -> Report:
+    command = ReplayCommand(requests=10, capacity_fraction=fraction, rate=30.0)
+    report = Report("replay")
+    layout = Layout(2, store_bytes, 1000, 8000)
+    fill_report(report, command, command.workload(), layout, outcome)
+    return report
+
+
+def test_a_report_says_what_the_capacity_became() -> None:
+    report = filled(2.0, 16 << 20, an_outcome())
+    setup = report.figures["setup"]
+    assert setup["pool_bytes"] == 32 << 20
+    assert setup["usable_blocks"] == int((32 << 20) * 0.9) // 8192
+    assert "became" in report.notes[-1]
+    assert report.interrupted is False
+    assert report.figures["hit_rate"] == 0.8
+
+
+def test_a_report_of_a_run_that_broke_off_is_marked() -> None:
+    assert filled(2.0, 16 << 20, an_outcome(signal=2)).interrupted
+    assert filled(2.0, 16 << 20, an_outcome(error=UsageError("x"))).interrupted
+
+
+def test_the_workspace_goes_unless_it_is_to_be_looked_at() -> None:
+    said: list[str] = []
+    with Workspace("mm-test", said.append) as space:
+        (space.path / "x").write_text("x")
+    assert not space.path.exists()
+    assert said == []
+    with pytest.raises(RuntimeError), Workspace("mm-test", said.append) as space:
+        raise RuntimeError
+    assert said == [f"the logs are kept in {space.path}"]
+    space.path.rmdir()
+
+
+def test_progress_without_a_terminal_is_plain_lines() -> None:
+    out = io.StringIO()
+    progress = ReplayProgress(Console(file=out, width=100))
+    progress.begin("federated", 100)
+    tally = Tally("federated")
+    for _ in range(100):
+        tally.requests += 1
+        progress.advance(tally)
+    progress.close()
+    lines = out.getvalue().splitlines()
+    assert lines[0] == "federated: 100 requests"
+    assert 9 <= len(lines) - 1 <= 10
+    assert "\x1b" not in out.getvalue()
+
+
+def test_progress_on_a_terminal_is_a_bar() -> None:
+    out = io.StringIO()
+    progress = ReplayProgress(Console(file=out, width=100, force_terminal=True))
+    progress.begin("federated", 2)
+    tally = Tally("federated", requests=2, local_hits=7)
+    progress.advance(tally)
+    progress.say("done")
+    progress.close()
+    assert "2/2" in out.getvalue()

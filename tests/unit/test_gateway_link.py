@@ -1,0 +1,189 @@
+"""An engine's connection to its gateway: left out when gone or slow, taken back, never an error."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from concurrent import futures
+from pathlib import Path
+
+import grpc
+import pytest
+
+from federation import gateway_link as module
+from federation.gateway_link import GatewayLink
+from federation.identity import Envelope, block_digest
+from federation.transfer.frames import Encoder
+from moonmesh.v1 import engine_pb2
+from tests.support.clock import SchedulingDelay
+from tests.support.wait import wait_for
+
+ENVELOPE = Envelope(
+    model="m", revision="1", engine="e", kv_dtype="bf16", block_tokens=16, layout="l"
+)
+FP = ENVELOPE.fingerprint()
+
+
+class FakeGateway:
+    """The gateway's methods on a unix socket; what they do is in the attributes."""
+
+    def __init__(self, socket: Path) -> None:
+        self.socket = socket
+        self.reported: list[str] = []
+        self.federated = True
+        self.digest_of = b"right"
+        self.hang = threading.Event()
+        self._release = threading.Event()
+        self._server: grpc.Server | None = None
+
+    @property
+    def target(self) -> str:
+        return f"unix:{self.socket}"
+
+    def start(self) -> None:
+        self._release.clear()
+        self._server = grpc.server(futures.ThreadPoolExecutor(8))
+        unary = grpc.unary_unary_rpc_method_handler
+        handlers = {
+            "Attach": unary(self._attach),
+            "Report": unary(self._report),
+            "Exists": unary(self._exists),
+            "Pull": grpc.unary_stream_rpc_method_handler(self._pull),
+        }
+        self._server.add_generic_rpc_handlers(
+            (grpc.method_handlers_generic_handler("moonmesh.v1.Engine", handlers),)
+        )
+        self._server.add_insecure_port(self.target)
+        self._server.start()
+
+    def stop(self) -> None:
+        self._release.set()
+        if self._server is not None:
+            self._server.stop(0).wait()
+            self._server = None
+
+    def _wait(self) -> None:
+        if self.hang.is_set():
+            self._release.wait()
+
+    def _attach(self, raw: bytes, context: grpc.ServicerContext) -> bytes:
+        self._wait()
+        reply = engine_pb2.AttachReply(group="g", fingerprint=FP, federated=self.federated)
+        return reply.SerializeToString()
+
+    def _report(self, raw: bytes, context: grpc.ServicerContext) -> bytes:
+        self._wait()
+        self.reported += [item.key for item in engine_pb2.ReportRequest.FromString(raw).written]
+        return b""
+
+    def _exists(self, raw: bytes, context: grpc.ServicerContext) -> bytes:
+        self._wait()
+        keys = engine_pb2.ExistsRequest.FromString(raw).keys
+        reply = engine_pb2.ExistsReply(landed=bytes(key.startswith("here") for key in keys))
+        return reply.SerializeToString()
+
+    def _pull(self, raw: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
+        self._wait()
+        encoder = Encoder(1 << 20)
+        for index, key in enumerate(engine_pb2.EnginePullRequest.FromString(raw).keys):
+            digest = block_digest(FP, key, self.digest_of)
+            yield from encoder.block(index, digest, memoryview(b"right"))
+        yield encoder.end()
+
+
+@pytest.fixture
+def gateway(tmp_path: Path) -> Iterator[FakeGateway]:
+    gateway = FakeGateway(tmp_path / "g.sock")
+    gateway.start()
+    yield gateway
+    gateway.stop()
+
+
+@pytest.fixture
+def link(gateway: FakeGateway) -> Iterator[GatewayLink]:
+    link = GatewayLink(gateway.target, ENVELOPE)
+    assert link.wait_until_usable(5)
+    yield link
+    link.close()
+
+
+def test_blocks_and_existence_come_through(link: GatewayLink) -> None:
+    assert list(link.pull(["a", "b"], [5, 5], 5.0)) == [
+        (0, bytearray(b"right")),
+        (1, bytearray(b"right")),
+    ]
+    assert link.exists(["here-1", "not", "here-2"], 0.0, 5.0) == [True, False, True]
+
+
+def test_a_block_with_another_digest_is_not_handed_over(
+    gateway: FakeGateway, link: GatewayLink
+) -> None:
+    gateway.digest_of = b"wrong"
+    assert list(link.pull(["a"], [5], 5.0)) == []
+
+
+def test_a_block_larger_than_its_room_is_not_handed_over(link: GatewayLink) -> None:
+    assert list(link.pull(["a"], [4], 5.0)) == []
+
+
+def test_what_is_written_is_told(gateway: FakeGateway, link: GatewayLink) -> None:
+    for n in range(3000):
+        link.report(f"k{n}", 5, b"d" * 16, n)
+    assert link.flush(10)
+    assert gateway.reported == [f"k{n}" for n in range(3000)]
+
+
+def test_a_gateway_that_is_gone_is_left_out_at_once_and_taken_back(
+    gateway: FakeGateway, link: GatewayLink
+) -> None:
+    gateway.stop()
+    assert list(link.pull(["a"], [5], 5.0)) == []
+    assert not link.usable
+    link.report("kept", 5, b"d" * 16, 0)
+    gateway.start()
+    wait_for(lambda: link.usable, 10, "the link to be taken back")
+    assert link.flush(5), "what was written meanwhile is told afterwards"
+    assert gateway.reported == ["kept"]
+
+
+def test_a_gateway_that_hangs_costs_the_deadline_twice_and_is_taken_back(
+    gateway: FakeGateway, link: GatewayLink
+) -> None:
+    gateway.hang.set()
+    with SchedulingDelay() as noise:
+        for _ in range(2):
+            began = time.monotonic()
+            assert list(link.pull(["a"], [5], 0.05)) == []
+            assert time.monotonic() - began < 0.06 + noise.worst()
+    assert not link.usable
+    gateway.hang.clear()
+    gateway._release.set()
+    wait_for(lambda: link.usable, 10, "the link to be taken back")
+
+
+def test_a_namespace_that_nobody_shares_asks_nothing(tmp_path: Path) -> None:
+    gateway = FakeGateway(tmp_path / "g.sock")
+    gateway.federated = False
+    gateway.start()
+    link = GatewayLink(gateway.target, ENVELOPE)
+    assert not link.wait_until_usable(0.3)
+    assert link.state() == "local only"
+    link.report("k", 5, b"d" * 16, 0)
+    assert link.flush(5), "there is nobody to tell, so nothing is kept"
+    assert gateway.reported == []
+    link.close()
+    gateway.stop()
+
+
+def test_without_a_gateway_reports_are_kept_up_to_the_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "REPORTS_MAX", 3)
+    link = GatewayLink(f"unix:{tmp_path}/nobody.sock", ENVELOPE)
+    dropped = module.counters.snapshot().get("moonmesh_reports_dropped_total", 0)
+    for n in range(5):
+        link.report(f"k{n}", 5, b"d" * 16, n)
+    assert not link.flush(0.05)
+    assert module.counters.snapshot()["moonmesh_reports_dropped_total"] == dropped + 2
+    link.close()

@@ -1,0 +1,311 @@
+"""The puller: one pull a block, the next holder when one fails, and nothing kept that is not right."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Sequence
+
+import pytest
+
+from federation.catalog.log import Answer, Position
+from federation.catalog.view import CatalogView
+from federation.config import Limits
+from federation.errors import PeerError
+from federation.identity import Fingerprint, block_digest, key_hash
+from federation.transfer import puller as module
+from federation.transfer.frames import Encoder
+from federation.transfer.puller import Ask, Puller
+from federation.transfer.staging import StagedBlock, Staging
+from moonmesh.v1 import peer_pb2
+from tests.support.wait import wait_for_async
+
+FP = Fingerprint(b"f" * 16)
+KEYS = [f"k{i}" for i in range(6)]
+SIZE = 1000
+
+
+def data_of(key: str) -> bytes:
+    return (key * SIZE)[:SIZE].encode()
+
+
+class FakeSource:
+    """A peer in memory. `held` is what it has; `script` may replace its answer."""
+
+    def __init__(
+        self,
+        name: str,
+        held: Sequence[str],
+        script: Callable[[peer_pb2.PullRequest], AsyncGenerator[bytes, None]] | None = None,
+    ) -> None:
+        self.name = name
+        self.held = set(held)
+        self.epoch = 3
+        self.requests: list[list[str]] = []
+        self.verdicts: list[str] = []
+        self._script = script or self.honest
+
+    async def pull(
+        self, request: peer_pb2.PullRequest, timeout: float
+    ) -> AsyncGenerator[bytes, None]:
+        self.requests.append(list(request.keys))
+        async for message in self._script(request):
+            yield message
+
+    async def honest(self, request: peer_pb2.PullRequest) -> AsyncGenerator[bytes, None]:
+        encoder = Encoder(1 << 20)
+        for index, key in enumerate(request.keys):
+            if key in self.held:
+                data = data_of(key)
+                for message in encoder.block(index, block_digest(FP, key, data), memoryview(data)):
+                    yield message
+            else:
+                for message in encoder.missing(index):
+                    yield message
+            for message in encoder.flush():
+                yield message
+        yield encoder.end()
+
+    def succeeded(self) -> None:
+        self.verdicts.append("succeeded")
+
+    def failed(self, error: PeerError) -> None:
+        self.verdicts.append("failed")
+
+    def abandoned(self) -> None:
+        self.verdicts.append("abandoned")
+
+
+class Bench:
+    """A puller over fake peers, whose views claim `claims` (what they hold, if not given)."""
+
+    def __init__(
+        self,
+        *sources: FakeSource,
+        claims: dict[str, Sequence[str]] | None = None,
+        staging_bytes: int = 1 << 20,
+        limits: Limits | None = None,
+    ) -> None:
+        self.staging = Staging(bytes_max=staging_bytes, hold=10.0)
+        self.landed: list[StagedBlock] = []
+        self.views: dict[str, CatalogView] = {}
+        for source in sources:
+            view = CatalogView(blocks_max=100)
+            claimed = (claims or {}).get(source.name, list(source.held))
+            hashes = [key_hash(FP, key) for key in claimed]
+            view.apply(Answer(Position(b"l" * 16, 1), True, hashes, []), 0.0)
+            self.views[source.name] = view
+        self.puller = Puller(
+            staging=self.staging,
+            holders=lambda _: [(source, self.views[source.name]) for source in sources],
+            landed=lambda block, hops: self.landed.append(block),
+            limits=limits or Limits(),
+        )
+
+    def ask(self, keys: Sequence[str] = KEYS, **options: float) -> Ask:
+        options.setdefault("timeout", 5.0)
+        return self.puller.ask(FP, keys, [SIZE] * len(keys), **options)
+
+    async def collect(self, ask: Ask) -> list[bytes | None]:
+        until = asyncio.get_running_loop().time() + 5.0
+        blocks = [await ask.block(i, until) for i in range(len(ask))]
+        ask.leave()
+        return [None if block is None else bytes(block.data) for block in blocks]
+
+
+async def test_a_chain_is_pulled_in_one_stream() -> None:
+    east = FakeSource("east", KEYS)
+    bench = Bench(east)
+    assert await bench.collect(bench.ask()) == [data_of(key) for key in KEYS]
+    assert east.requests == [KEYS]
+    assert east.verdicts == ["succeeded"]
+    assert [block.key for block in bench.landed] == KEYS
+    assert {(block.origin, block.epoch) for block in bench.landed} == {("east", 3)}
+    assert bench.staging.reserved == 0
+
+
+async def test_what_is_staged_is_not_pulled_again() -> None:
+    east = FakeSource("east", KEYS)
+    bench = Bench(east)
+    await bench.collect(bench.ask(KEYS[:3]))
+    assert await bench.collect(bench.ask()) == [data_of(key) for key in KEYS]
+    assert east.requests == [KEYS[:3], KEYS[3:]]
+
+
+async def test_two_who_ask_at_once_share_one_pull() -> None:
+    east = FakeSource("east", KEYS)
+    bench = Bench(east)
+    first, second = bench.ask(), bench.ask()
+    results = await asyncio.gather(bench.collect(first), bench.collect(second))
+    assert results == [[data_of(key) for key in KEYS]] * 2
+    assert east.requests == [KEYS]
+
+
+async def test_what_one_peer_lacks_is_asked_of_the_next() -> None:
+    east = FakeSource("east", KEYS[:2])
+    west = FakeSource("west", KEYS)
+    bench = Bench(east, west, claims={"east": KEYS, "west": KEYS[2:]})
+    assert await bench.collect(bench.ask()) == [data_of(key) for key in KEYS]
+    assert west.requests == [KEYS[2:]]
+    assert bench.views["east"].false_positives == 4
+
+
+async def test_a_peer_that_fails_is_replaced() -> None:
+    async def dies(request: peer_pb2.PullRequest) -> AsyncGenerator[bytes, None]:
+        encoder = Encoder(1 << 20)
+        data = data_of(KEYS[0])
+        for message in encoder.block(0, block_digest(FP, KEYS[0], data), memoryview(data)):
+            yield message
+        for message in encoder.flush():
+            yield message
+        raise PeerError("it died")
+
+    east, west = FakeSource("east", KEYS, dies), FakeSource("west", KEYS)
+    bench = Bench(east, west)
+    assert await bench.collect(bench.ask()) == [data_of(key) for key in KEYS]
+    assert (east.verdicts, west.verdicts) == (["failed"], ["succeeded"])
+    assert west.requests == [KEYS[1:]]
+
+
+async def test_a_wrong_digest_ends_the_stream_and_keeps_nothing() -> None:
+    async def lies(request: peer_pb2.PullRequest) -> AsyncGenerator[bytes, None]:
+        encoder = Encoder(1 << 20)
+        for index in range(len(request.keys)):
+            for message in encoder.block(index, b"0" * 16, memoryview(b"x" * SIZE)):
+                yield message
+        yield encoder.end()
+
+    east = FakeSource("east", KEYS, lies)
+    bench = Bench(east)
+    assert await bench.collect(bench.ask()) == [None] * len(KEYS)
+    assert east.verdicts == ["failed"]
+    assert bench.landed == []
+    assert (bench.staging.bytes, bench.staging.reserved) == (0, 0)
+    assert bench.puller.under_way == 0
+
+
+async def test_a_stream_that_ends_early_is_a_failure() -> None:
+    async def stops(request: peer_pb2.PullRequest) -> AsyncGenerator[bytes, None]:
+        return
+        yield b""
+
+    east = FakeSource("east", KEYS, stops)
+    bench = Bench(east)
+    assert await bench.collect(bench.ask()) == [None] * len(KEYS)
+    assert east.verdicts == ["failed"]
+
+
+async def test_the_chain_ends_at_the_first_block_that_nobody_has() -> None:
+    east = FakeSource("east", [KEYS[0], KEYS[2]])
+    bench = Bench(east)
+    assert await bench.collect(bench.ask()) == [data_of(KEYS[0])] + [None] * 5
+    assert east.requests == [KEYS[:1]]
+
+
+async def test_a_pull_that_nobody_waits_for_is_cancelled() -> None:
+    go_on = asyncio.Event()
+    ended = asyncio.Event()
+
+    async def slow(request: peer_pb2.PullRequest) -> AsyncGenerator[bytes, None]:
+        try:
+            async for message in east.honest(request):
+                yield message
+                await go_on.wait()
+        finally:
+            ended.set()
+
+    east = FakeSource("east", KEYS, slow)
+    bench = Bench(east)
+    ask = bench.ask()
+    until = asyncio.get_running_loop().time() + 5.0
+    assert await ask.block(0, until) is not None
+    ask.leave()
+    go_on.set()
+    await asyncio.wait_for(ended.wait(), 5)
+    await bench.puller.close()
+    assert "abandoned" in east.verdicts
+    assert bench.puller.under_way == 0
+
+
+async def test_in_the_background_it_goes_on_though_nobody_waits() -> None:
+    east = FakeSource("east", KEYS)
+    bench = Bench(east)
+    ask = bench.ask(background=5.0)
+    ask.leave()
+    again = bench.ask()
+    assert await bench.collect(again) == [data_of(key) for key in KEYS]
+    assert east.requests == [KEYS]
+
+
+async def test_a_waiter_that_gives_up_leaves_the_block_to_the_others() -> None:
+    gate = asyncio.Event()
+
+    async def held_up(request: peer_pb2.PullRequest) -> AsyncGenerator[bytes, None]:
+        await gate.wait()
+        async for message in east.honest(request):
+            yield message
+
+    east = FakeSource("east", KEYS, held_up)
+    bench = Bench(east)
+    patient, hasty = bench.ask(), bench.ask()
+    assert await hasty.block(0, asyncio.get_running_loop().time() + 0.01) is None
+    hasty.leave()
+    gate.set()
+    assert await bench.collect(patient) == [data_of(key) for key in KEYS]
+
+
+async def test_full_staging_sheds_the_rest_and_blames_nobody() -> None:
+    east, west = FakeSource("east", KEYS), FakeSource("west", KEYS)
+    bench = Bench(east, west, staging_bytes=2 * SIZE)
+    assert await bench.collect(bench.ask()) == [data_of(key) for key in KEYS[:2]] + [None] * 4
+    assert east.verdicts == ["abandoned"]
+    assert west.requests == [], "another peer would not fit either"
+    assert bench.staging.reserved == 0
+
+
+async def test_streams_beyond_the_limit_wait_for_a_place() -> None:
+    gate = asyncio.Event()
+    open_now = 0
+    most = 0
+
+    async def counted(request: peer_pb2.PullRequest) -> AsyncGenerator[bytes, None]:
+        nonlocal open_now, most
+        open_now += 1
+        most = max(most, open_now)
+        await gate.wait()
+        async for message in east.honest(request):
+            yield message
+        open_now -= 1
+
+    east = FakeSource("east", KEYS, counted)
+    bench = Bench(east, limits=Limits(pulls_per_peer=2))
+    asks = [bench.ask([key]) for key in KEYS]
+    await wait_for_async(lambda: most == 2, 5, "two streams to be open")
+    gate.set()
+    assert [await bench.collect(ask) for ask in asks] == [[data_of(key)] for key in KEYS]
+    assert most == 2
+
+
+async def test_what_waits_beyond_the_limit_is_shed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "JOBS_PER_PEER_MAX", 2)
+    east = FakeSource("east", KEYS)
+    bench = Bench(east)
+    asks = [bench.ask([key]) for key in KEYS[:3]]
+    assert [await bench.collect(ask) for ask in asks] == [
+        [data_of(KEYS[0])],
+        [data_of(KEYS[1])],
+        [None],
+    ]
+
+
+async def test_close_ends_what_is_under_way() -> None:
+    async def never(request: peer_pb2.PullRequest) -> AsyncGenerator[bytes, None]:
+        await asyncio.Event().wait()
+        yield b""
+
+    east = FakeSource("east", KEYS, never)
+    bench = Bench(east)
+    ask = bench.ask()
+    await asyncio.sleep(0)
+    await bench.puller.close()
+    assert await bench.collect(ask) == [None] * len(KEYS)
+    assert bench.puller.under_way == 0
