@@ -14,18 +14,18 @@ from __future__ import annotations
 import ctypes
 import logging
 import threading
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
+from federation import telemetry
+from federation.codes import INVALID_PARAMS, OK, exist_code, put_code, read_code
 from federation.counters import counters
 from federation.errors import ConfigError, UsageError
 from federation.gateway_link import GatewayLink
 from federation.identity import Envelope, Fingerprint, block_digest, stored_key
+from federation.memory import bytes_at, copy_to, pointer_to
 from federation.telemetry import (
     SPAN_ENGINE_EXISTS,
     SPAN_ENGINE_GET,
@@ -33,17 +33,13 @@ from federation.telemetry import (
     SpanKind,
     span,
 )
+from federation.timeouts import Deadline
 from federation.trust.credentials import load_engine_credentials
-from local_group.outcome import Outcome, Status
+from local_group.outcome import Status
 from local_group.store import StoreClient, StoreError
 from local_group.store_config import StoreSettings
 
 log = logging.getLogger(__name__)
-
-OK = 0
-NOT_FOUND = -704
-INVALID_PARAMS = -600
-RPC_TIMEOUT = -901
 
 FEDERATION_MS = 1000
 """How long a read without a deadline of its own waits for peers, in ms."""
@@ -113,7 +109,7 @@ class FederatedStore:
         Raises:
             ConfigError: the namespace, the gateway or the credentials cannot be used.
         """
-        envelope = _envelope(namespace)
+        envelope = Envelope.of(namespace)
         self._fingerprint = envelope.fingerprint()
         self._prefix = stored_key(self._fingerprint, "")
         for name, value in (("deadline_ms", deadline_ms), ("federation_ms", federation_ms)):
@@ -146,7 +142,13 @@ class FederatedStore:
             log.error("the local Mooncake cannot be used: %s", error)
             return -1
         if gateway is not None:
-            self._link = GatewayLink(gateway, envelope, inner)
+            traces = _trace_folder(gateway)
+            self._link = GatewayLink(
+                gateway,
+                envelope,
+                inner,
+                attached=lambda name: telemetry.setup_unless_done("engine", name, traces),
+            )
             if not self._link.wait_until_usable(ATTACH_WAIT_SECONDS):
                 log.warning("no federation through %s for now: %s", gateway, self._link.state())
         return OK
@@ -158,11 +160,11 @@ class FederatedStore:
         view = memoryview(value).cast("B")
         if not key or not len(view):
             return INVALID_PARAMS
-        # ctypes points only into memory that it may write; what is read-only is passed as bytes.
-        buffer: Any = ctypes.c_char_p(bytes(view)) if view.readonly else _buffer(view)
-        pointer = ctypes.cast(buffer, ctypes.c_void_p).value or 0
+        pointer, owner = pointer_to(view)
         seconds = self._seconds(None) or PATIENCE_SECONDS
-        return self._put([key], [pointer], [len(view)], seconds, config)[0]
+        code = self._put([key], [pointer], [len(view)], seconds, config)[0]
+        del owner  # kept until here: the put reads from it
+        return code
 
     def batch_put_from(
         self,
@@ -172,9 +174,16 @@ class FederatedStore:
         config: Any = None,
         *,
         deadline_ms: int | None = None,
+        chain_position: int = 0,
     ) -> list[int]:
-        """Stores blocks of a prefix chain from the caller's memory; a code per key."""
-        return self._put(keys, buffer_ptrs, sizes, self._seconds(deadline_ms), config)
+        """Stores blocks of a prefix chain from the caller's memory; a code per key.
+
+        Args:
+            keys, buffer_ptrs, sizes: in chain order.
+            chain_position: place of the first key in its prefix chain, where a tail is written.
+        """
+        seconds = self._seconds(deadline_ms)
+        return self._put(keys, buffer_ptrs, sizes, seconds, config, chain_position)
 
     def _put(
         self,
@@ -183,6 +192,7 @@ class FederatedStore:
         sizes: Sequence[int],
         seconds: float | None,
         config: Any,
+        chain_position: int = 0,
     ) -> list[int]:
         store, link = self._ready(), self._link
         names = self._names(keys)
@@ -190,7 +200,7 @@ class FederatedStore:
             # Before the put: afterwards the caller may already be writing into its memory again.
             blocks = zip(keys, pointers, sizes, strict=True) if link else ()
             digests = [
-                block_digest(self._fingerprint, key, _bytes_at(pointer, size))
+                block_digest(self._fingerprint, key, bytes_at(pointer, size))
                 for key, pointer, size in blocks
             ]
             if seconds is None:
@@ -200,8 +210,8 @@ class FederatedStore:
         if link:
             for place, (key, outcome) in enumerate(zip(keys, outcomes, strict=True)):
                 if outcome.status is Status.STORED:
-                    link.report(key, sizes[place], digests[place], place)
-        return [OK if o.status is Status.STORED else _code(o) for o in outcomes]
+                    link.report(key, sizes[place], digests[place], chain_position + place)
+        return [put_code(o) for o in outcomes]
 
     # Reads
 
@@ -209,7 +219,7 @@ class FederatedStore:
         """One block; b'' where neither this group nor a peer has it (as Mooncake: on errors too)."""
         store = self._ready()
         (name,) = self._names([key])
-        until = _Until(self._seconds(deadline_ms) or PATIENCE_SECONDS)
+        until = Deadline(self._seconds(deadline_ms) or PATIENCE_SECONDS)
         with span(SPAN_ENGINE_GET, {"moonmesh.keys": 1}, kind=SpanKind.CLIENT) as here:
             (sized,) = store.sizes([name], until.left())
             if sized.status is Status.HIT:
@@ -251,14 +261,14 @@ class FederatedStore:
         """
         store = self._ready()
         seconds = self._seconds(deadline_ms)
-        until = _Until(seconds if seconds is not None else PATIENCE_SECONDS)
+        until = Deadline(seconds if seconds is not None else PATIENCE_SECONDS)
         names = self._names(keys)
         with span(SPAN_ENGINE_GET, {"moonmesh.keys": len(keys)}, kind=SpanKind.CLIENT) as here:
             if seconds is None:
                 outcomes = store.get_into_direct(names, buffer_ptrs, sizes)
             else:
                 outcomes = store.get_into(names, buffer_ptrs, sizes, seconds)
-            results = [o.size if o.status is Status.HIT else _code(o) for o in outcomes]
+            results = [read_code(o) for o in outcomes]
             tiers = ["local" if o.status is Status.HIT else "miss" for o in outcomes]
             absent = [place for place, o in enumerate(outcomes) if o.status is not Status.HIT]
             link = self._usable_link() if absent else None
@@ -271,7 +281,7 @@ class FederatedStore:
                     place = absent[index]
                     # The copy is made by this thread, before it returns: nobody touches the
                     # caller's memory later.
-                    ctypes.memmove(buffer_ptrs[place], _buffer(data), len(data))
+                    copy_to(buffer_ptrs[place], data)
                     results[place], tiers[place] = len(data), "peer"
             peer_hits = tiers.count("peer")
             here.set_attribute("moonmesh.local_hits", tiers.count("local"))
@@ -301,10 +311,10 @@ class FederatedStore:
         """
         store = self._ready()
         seconds = self._seconds(None)
-        until = _Until(seconds if seconds is not None else PATIENCE_SECONDS)
+        until = Deadline(seconds if seconds is not None else PATIENCE_SECONDS)
         with span(SPAN_ENGINE_EXISTS, {"moonmesh.keys": len(keys)}, kind=SpanKind.CLIENT):
             outcomes = store.exists(self._names(keys), until.left())
-            results = [_exist_code(o) for o in outcomes]
+            results = [exist_code(o) for o in outcomes]
             absent = [place for place, result in enumerate(results) if result != 1]
             link = self._usable_link() if absent and not for_write else None
             if link is not None:
@@ -379,48 +389,12 @@ class FederatedStore:
         return [self._prefix + key for key in keys]
 
 
-class _Until:
-    """A deadline, `seconds` from its making."""
-
-    def __init__(self, seconds: float) -> None:
-        self._at = time.monotonic() + seconds
-
-    def left(self) -> float:
-        """Seconds to go; never below 0."""
-        return max(0.0, self._at - time.monotonic())
-
-
 _BLOCK_BYTES_MAX = 64 * 1024 * 1024
 """What `get` has room for; `batch_get_into` has what its caller says."""
 
 
-def _envelope(namespace: Envelope | Mapping[str, Any]) -> Envelope:
-    if isinstance(namespace, Envelope):
-        return namespace
-    try:
-        return Envelope.model_validate(dict(namespace))
-    except ValidationError as error:
-        first = error.errors()[0]
-        field = ".".join(str(part) for part in first["loc"])
-        raise ConfigError(f"{field}: {first['msg']}", where="setup: namespace") from error
-
-
-def _bytes_at(pointer: int, size: int) -> memoryview:
-    return memoryview((ctypes.c_char * size).from_address(pointer)).cast("B")
-
-
-def _buffer(data: bytearray | memoryview) -> Any:
-    """Writable memory as ctypes sees it, without a copy."""
-    return (ctypes.c_char * len(data)).from_buffer(data)
-
-
-def _code(outcome: Outcome) -> int:
-    if outcome.status is Status.MISS:
-        return NOT_FOUND
-    return outcome.code if outcome.code < 0 else RPC_TIMEOUT
-
-
-def _exist_code(outcome: Outcome) -> int:
-    if outcome.status is Status.HIT:
-        return 1
-    return 0 if outcome.status is Status.MISS else _code(outcome)
+def _trace_folder(gateway: str) -> Path | None:
+    """`data_dir/traces`, beside the spans of a gateway on this host."""
+    if not gateway.startswith("unix:"):
+        return None
+    return Path(gateway.removeprefix("unix:")).parent.parent / "traces"

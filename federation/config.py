@@ -13,6 +13,7 @@ from pydantic import (
     ValidationError,
     ValidationInfo,
     field_validator,
+    model_validator,
 )
 
 from federation.identity import Envelope, Fingerprint
@@ -57,6 +58,15 @@ class GatewayConfig(BaseModel):
     @classmethod
     def _good_listen(cls, value: str) -> str:
         return check_host(value)
+
+    @model_validator(mode="after")
+    def _engines_have_a_certificate(self) -> GatewayConfig:
+        if self.engines_tcp and self.peering is None:
+            raise ValueError(
+                "engines_tcp = true needs peering = ...: the certificate for it is in the "
+                "credentials that peering.toml names"
+            )
+        return self
 
 
 _LEASE_MS_MAX = 3_600_000

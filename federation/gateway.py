@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import json
 import logging
 import os
 import signal
@@ -18,18 +17,15 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
-import grpc
-import grpc.aio
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
-
 from federation import telemetry
 from federation.catalog.offers import Offers
 from federation.config import GroupFile, load_group
-from federation.errors import MoonmeshError
+from federation.endpoints import Endpoints
+from federation.errors import ConfigError, MoonmeshError
 from federation.identity import Fingerprint, stored_key
 from federation.peering import Peering, Sharing, load_peering
 from federation.peers.link import PeerLink
-from federation.peers.service import OVERSIZE_READ_FACTOR, PeerService
+from federation.peers.service import PeerService
 from federation.peers.sessions import Sessions
 from federation.status import Problems, StatusReport
 from federation.timeouts import timeout
@@ -38,7 +34,7 @@ from federation.transfer.handover import EngineService
 from federation.transfer.puller import Puller
 from federation.transfer.server import BlockServer
 from federation.transfer.staging import Staging
-from federation.trust.credentials import Credentials, load_credentials, load_engine_credentials
+from federation.trust.credentials import load_credentials, load_engine_credentials
 from federation.trust.handshakes import RefusalLog, StderrWatch
 from gossip.config import GossipConfig
 from gossip.engine import GossipEngine
@@ -63,8 +59,6 @@ ADMIN_SECONDS = 2.0
 LISTING_SECONDS = 30.0
 """Deadline of one key listing."""
 HOUSEKEEPING_SECONDS = 1.0
-STOP_SECONDS = 2.0
-"""Grace for calls under way when the gateway is told to stop."""
 
 
 class Gateway:
@@ -88,8 +82,6 @@ class Gateway:
         self._refusals = RefusalLog()
         self._problems = Problems()
         self._background: list[asyncio.Task[None]] = []
-        self._servers: list[grpc.aio.Server] = []
-        self._health = health.aio.HealthServicer()
         self._offers: Offers | None = None
         self._peers: PeerService | None = None
 
@@ -169,6 +161,7 @@ class Gateway:
                 sessions=sessions,
                 credentials=self._credentials,
             )
+            endpoints = Endpoints()
             try:
                 await self._restore(ledger, listing)
                 if gossip and sessions and self._peering and self._credentials:
@@ -185,24 +178,27 @@ class Gateway:
                         limits=limits,
                         refusals=self._refusals,
                     )
-                    await self._serve_peers(self._peers, self._credentials)
+                    await endpoints.serve_peers(config, self._peers, self._credentials)
                     self._start(sessions.run())
-                await self._serve_engines(engines, report)
+                await endpoints.serve_engines(config, engines, report.document)
+                if config.gateway.engines_tcp:
+                    inner = load_engine_credentials(self._folder(), config.name, "server")
+                    await endpoints.serve_remote_engines(config, engines, inner)
                 self._start(admission.run())
                 self._start(self._housekeeping(staging, store, gossip))
                 self._start(self._relist(holdings, listing))
-                await self._health.set("", health_pb2.HealthCheckResponse.SERVING)
+                await endpoints.ready()
                 log.info("group %s serves in epoch %d", config.name, epoch)
                 await stop.wait()
             finally:
-                await self._health.enter_graceful_shutdown()
+                await endpoints.not_ready()
                 for task in self._background:
                     task.cancel()
                 await asyncio.gather(*self._background, return_exceptions=True)
                 await puller.close()
                 if sessions:
                     await sessions.close()
-                await asyncio.gather(*(server.stop(STOP_SECONDS) for server in self._servers))
+                await endpoints.stop()
                 await ledger.close()
                 await admin.close()
                 await listing.close()
@@ -273,60 +269,6 @@ class Gateway:
             for peer in self._all_peers()
         ]
 
-    async def _serve_peers(self, service: PeerService, credentials: Credentials) -> None:
-        limits = self._limits
-        server = grpc.aio.server(
-            options=[
-                (
-                    "grpc.max_receive_message_length",
-                    OVERSIZE_READ_FACTOR * limits.control_message_bytes_max,
-                ),
-                ("grpc.max_send_message_length", -1),
-                ("grpc.so_reuseport", 0),
-                ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
-            ],
-            maximum_concurrent_rpcs=limits.serves_per_peer * 16 * max(1, len(self._all_peers())),
-        )
-        server.add_generic_rpc_handlers((service.handlers(),))
-        address = f"{self._config.gateway.listen}:{self._config.ports.peers}"
-        _listen(server, address, credentials.server_credentials())
-        await server.start()
-        self._servers.append(server)
-
-    async def _serve_engines(self, service: EngineService, report: StatusReport) -> None:
-        options = [
-            ("grpc.max_receive_message_length", self._limits.control_message_bytes_max),
-            ("grpc.max_send_message_length", -1),
-            ("grpc.so_reuseport", 0),
-        ]
-        server = grpc.aio.server(options=options)
-        server.add_generic_rpc_handlers((service.handlers(), _admin_handlers(report)))
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
-        socket = self._config.gateway_socket
-        socket.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        socket.unlink(missing_ok=True)
-        # The socket is this user's alone: who may open it may read every block of the group.
-        before = os.umask(0o077)
-        try:
-            _listen(server, f"unix:{socket}", None)
-        finally:
-            os.umask(before)
-        await server.start()
-        self._servers.append(server)
-        if self._config.gateway.engines_tcp:
-            await self._serve_remote_engines(service, options)
-
-    async def _serve_remote_engines(self, service: EngineService, options: list[Any]) -> None:
-        assert self._peering is not None
-        inner = load_engine_credentials(self._peering.own.credentials, self._config.name, "server")
-        server = grpc.aio.server(options=options)
-        guarded = service.only_for(lambda context: inner.is_engine(context.auth_context()))
-        server.add_generic_rpc_handlers((guarded.handlers(),))
-        address = f"{self._config.host}:{self._config.ports.engines_tcp}"
-        _listen(server, address, inner.server_credentials())
-        await server.start()
-        self._servers.append(server)
-
     # What happens by itself
 
     async def _restore(self, ledger: Ledger, admin: AdminClient) -> None:
@@ -367,6 +309,15 @@ class Gateway:
 
     # Small wiring
 
+    def _folder(self) -> Path:
+        if self._peering is None:
+            raise ConfigError(
+                "gateway.engines_tcp needs credentials, and there is no peering.toml",
+                where="group.toml",
+                hint="name one in gateway.peering, or set engines_tcp = false",
+            )
+        return self._peering.own.credentials
+
     def _all_peers(self) -> tuple[Any, ...]:
         return self._peering.peers if self._peering else ()
 
@@ -397,34 +348,6 @@ def _die_with(task: asyncio.Task[None]) -> None:
 
 def _listed(keys: set[str]) -> Any:
     return lambda fingerprint, key: stored_key(Fingerprint(fingerprint), key) in keys
-
-
-def _listen(
-    server: grpc.aio.Server, address: str, credentials: grpc.ServerCredentials | None
-) -> None:
-    try:
-        if credentials is None:
-            bound = server.add_insecure_port(address)
-        else:
-            bound = server.add_secure_port(address, credentials)
-    except RuntimeError as error:
-        raise MoonmeshError(
-            f"cannot listen: {error}", where=address, hint="is another gateway running?"
-        ) from error
-    if bound == 0:
-        raise MoonmeshError("cannot listen", where=address, hint="is the port in use?")
-
-
-def _admin_handlers(report: StatusReport) -> grpc.GenericRpcHandler:
-    from moonmesh.v1 import engine_pb2
-
-    async def status(raw: bytes, context: grpc.aio.ServicerContext) -> bytes:
-        reply = engine_pb2.StatusReply(status_json=json.dumps(report.document()))
-        return bytes(reply.SerializeToString())
-
-    return grpc.method_handlers_generic_handler(
-        "moonmesh.v1.Admin", {"Status": grpc.unary_unary_rpc_method_handler(status)}
-    )
 
 
 async def _serve(config: GroupFile, peering: Peering | None) -> None:

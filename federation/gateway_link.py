@@ -11,7 +11,7 @@ import random
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import grpc
@@ -58,12 +58,18 @@ class GatewayLink:
     Args:
         target: `unix:/path/to/gateway.sock` or `host:port`.
         credentials: for `host:port`, the engine's half of the group's mTLS.
+        attached: told the group's name each time that the gateway has answered an attachment.
     """
 
     def __init__(
-        self, target: str, envelope: Envelope, credentials: EngineCredentials | None = None
+        self,
+        target: str,
+        envelope: Envelope,
+        credentials: EngineCredentials | None = None,
+        attached: Callable[[str], None] = lambda group: None,
     ) -> None:
         self._envelope = envelope
+        self._attached = attached
         self._fingerprint = envelope.fingerprint()
         if credentials is None:
             self._channel = grpc.insecure_channel(target, _OPTIONS)
@@ -226,6 +232,7 @@ class GatewayLink:
         reply = engine_pb2.AttachReply.FromString(raw)
         if reply.federated != self._federated:
             log.info("gateway of %s: %s", reply.group, reply.reason or "federated")
+        self._attached(reply.group)
         self._federated = reply.federated
         return True
 

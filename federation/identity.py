@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Any
 
 import xxhash
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+
+from federation.errors import ConfigError
 
 FINGERPRINT_BYTES = 16
 DIGEST_BYTES = 16
@@ -59,6 +62,22 @@ class Envelope(BaseModel):
     """Seed of that hash; empty for none."""
     salt: _Optional = ""
     """Tenant or cache salt; empty for none."""
+
+    @classmethod
+    def of(cls, namespace: Envelope | Mapping[str, Any]) -> Envelope:
+        """An envelope, or one made of a mapping of its fields.
+
+        Raises:
+            ConfigError: a field is missing, unknown or wrong; it says which.
+        """
+        if isinstance(namespace, Envelope):
+            return namespace
+        try:
+            return cls.model_validate(dict(namespace))
+        except ValidationError as error:
+            first = error.errors()[0]
+            field = ".".join(str(part) for part in first["loc"])
+            raise ConfigError(f"{field}: {first['msg']}", where="namespace") from error
 
     def canonical(self) -> str:
         """The envelope as JSON with sorted keys: what the fingerprint is taken of."""

@@ -62,6 +62,7 @@ __all__ = [
     "flush",
     "inject",
     "setup",
+    "setup_unless_done",
     "shutdown",
     "span",
     "stats",
@@ -157,6 +158,12 @@ def setup(service: str, group: str, directory: Path | None) -> None:
         for processor in processors:
             provider.add_span_processor(processor)
         _state = _State(asked, provider, processors)
+
+
+def setup_unless_done(service: str, group: str, directory: Path | None) -> None:
+    """`setup`, unless this process has been set up already: by whoever it belongs to."""
+    if _state.asked is None:
+        setup(service, group, directory)
 
 
 def _file_exporter(service: str, directory: Path | None) -> SpanExporter | None:

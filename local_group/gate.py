@@ -66,7 +66,10 @@ class Gate:
         self._limits = limits
         self._clock = clock
         rng = random.Random()
-        self._data = Breaker(limits.breaker, rng)
+        # Whether bytes have moved since the start, and since the data breaker last opened: with no
+        # connection to a frozen node yet, Mooncake's handshake takes 62 s, whatever is set.
+        self.warm = False
+        self._data = Breaker(limits.breaker, rng, self._data_changed)
         self._meta = Breaker(limits.breaker, rng)
         self.tally = Tally(limits.stuck_calls_max)
         self._outcomes: Counter[str] = Counter()
@@ -125,6 +128,12 @@ class Gate:
                 breaker.failure(self._clock())
             else:
                 breaker.success(self._clock())
+                if not meta and max(results) >= 0:
+                    self.warm = True
+
+    def _data_changed(self, state: BreakerState) -> None:
+        if state is BreakerState.OPEN:
+            self.warm = False
 
     def count(self, call: str, outcomes: Sequence[codes.Outcome]) -> None:
         """Adds to the counts by outcome."""

@@ -109,7 +109,10 @@ class StoreClient(BounceCalls, AsyncCalls):
         The memory should be registered (`register_buffer`); over TCP it need not be. The longest it
         takes with the default settings, measured: 3.4 s with a store node frozen, 0.5 s with the
         master frozen, 4.3 s with the master killed (Mooncake reconnects, and no setting shortens
-        it). The breaker makes the next calls return at once.
+        it). The breaker makes the next calls return at once. The first calls, until bytes have
+        moved, take the bounce path with a deadline of `first_contact_s`, and so do those after the
+        breaker has opened. A node that joins later and freezes before the first contact can still
+        hold a call for 62 s.
         """
         return self._direct("get", keys, ptrs, sizes, None)
 
@@ -131,7 +134,11 @@ class StoreClient(BounceCalls, AsyncCalls):
         sizes: Sequence[int],
         replicate: Replicate | None,
     ) -> list[Outcome]:
-        gate, native = self._gate, self._native
+        gate, native, limits = self._gate, self._native, self._limits
+        if not gate.warm and max(sizes, default=0) <= limits.window_bytes:
+            if name == "get":
+                return self.get_into(keys, ptrs, sizes, limits.first_contact_s)
+            return self.put_from(keys, ptrs, sizes, limits.first_contact_s, replicate)
         gate.enter()
         try:
             if not keys:
@@ -141,7 +148,7 @@ class StoreClient(BounceCalls, AsyncCalls):
                 gate.count(name, outcomes)
                 return outcomes
             outcomes = []
-            for a, b in cut(sizes, self._limits.direct_bytes, self._limits.direct_keys):
+            for a, b in cut(sizes, limits.direct_bytes, limits.direct_keys):
                 if not gate.admit(meta=False):
                     code = codes.NOT_TRIED if outcomes else codes.BREAKER_OPEN
                     outcomes += [failed(code)] * (len(keys) - a)
@@ -162,7 +169,7 @@ class StoreClient(BounceCalls, AsyncCalls):
                 )
                 # Some or all transfers failed, and slowly: each further part would make the caller
                 # wait as long again.
-                if seconds > self._limits.slow_call_s / 2 and not codes.UNWELL.isdisjoint(results):
+                if seconds > limits.slow_call_s / 2 and not codes.UNWELL.isdisjoint(results):
                     outcomes += [failed(codes.NOT_TRIED)] * (len(keys) - b)
                     break
             gate.count(name, outcomes)

@@ -97,6 +97,9 @@ class StoreLimits:
             alone): Mooncake must be able to move it within `admission_timeout_ms`, so 64 MiB in 1 s
             asks for 64 MiB/s.
         direct_keys: as `direct_bytes`, in keys.
+        first_contact_s: deadline of a direct call before any bytes have moved (or since the breaker
+            opened). It takes the bounce path: Mooncake's first handshake with a frozen node takes
+            62 s, which no setting shortens.
         workers_get: threads for reads. Few threads with large batches are fastest on Mooncake.
         workers_put: threads for writes.
         workers_meta: threads for exists and remove.
@@ -119,6 +122,7 @@ class StoreLimits:
     window_keys: int = 1024
     direct_bytes: int = 64 * MIB
     direct_keys: int = 1024
+    first_contact_s: float = 2.0
     workers_get: int = 2
     workers_put: int = 2
     workers_meta: int = 2

@@ -75,6 +75,11 @@ class PeerService:
         self._serving: Counter[str] = Counter()
         self._catalogs: Counter[tuple[str, bytes]] = Counter()
 
+    @property
+    def peers(self) -> int:
+        """How many groups may ask."""
+        return len(self._peering.peers)
+
     def handlers(self) -> grpc.GenericRpcHandler:
         """For `server.add_generic_rpc_handlers`."""
         methods = {
@@ -182,7 +187,7 @@ class PeerService:
         try:
             return self._peering.caller(self._credentials, context.auth_context()).name
         except TrustError as error:
-            await self._refuse(context, error.where or context.peer(), error.what)
+            await self._refuse(context, error.where or "unknown", error.what)
 
     async def _parse(self, kind: Callable[[], M], raw: bytes, peer: str, context: Context) -> M:
         limit = self._limits.control_message_bytes_max
@@ -214,7 +219,7 @@ class PeerService:
     ) -> NoReturn:
         counters.add("moonmesh_refused_requests_total")
         if record:
-            self._refusals.record(who, why, time.time())
+            self._refusals.refuse(who, why, time.time())
         await context.abort(code, why)
         raise AssertionError("abort raises")
 

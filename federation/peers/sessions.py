@@ -138,8 +138,9 @@ class Sessions:
         for event in self._gossip.events():
             if isinstance(event, StatementRejected):
                 why = f"statement refused: {event.detail} ({event.reason.value})"
-                self._refusals.record(event.peer, why, time.time())
-            log.info("gossip: %s", event)
+                self._refusals.refuse(event.peer, why, time.time())
+            else:
+                log.info("gossip: %s", event)
 
     # Subscriptions
 

@@ -6,6 +6,7 @@ reaches Python: gRPC's C core only writes a line to stderr. `StderrWatch` reads 
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import select
@@ -16,6 +17,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Final
+
+log = logging.getLogger(__name__)
 
 UNKNOWN_TLS: Final = "unknown (TLS)"
 """Who it was, where a handshake failed: the C core's line names no address."""
@@ -50,6 +53,18 @@ class RefusalLog:
 
     def record(self, who: str, reason: str, now: float) -> None:
         """Counts one refusal (`now`: seconds since 1970)."""
+        self._count(who, reason, now)
+
+    def refuse(self, who: str, reason: str, now: float) -> None:
+        """`record`, and a line in the log each time that the count has doubled.
+
+        Not each time: who is refused may try again a thousand times a second.
+        """
+        count = self._count(who, reason, now)
+        if count & (count - 1) == 0:
+            log.warning("refused %s: %s (%d so far)", who[:100], reason[:300], count)
+
+    def _count(self, who: str, reason: str, now: float) -> int:
         key = (who[:100], reason[:300])
         with self._lock:
             self._total += 1
@@ -59,6 +74,7 @@ class RefusalLog:
             count = 1 if before is None else before.count + 1
             # Re-inserted at the end: the dict stays ordered by the time of the last refusal.
             self._entries[key] = Refused(*key, count, now)
+            return count
 
     def entries(self) -> list[Refused]:
         """What is kept, latest first."""

@@ -258,6 +258,24 @@ def test_zero_copy_calls_end_by_mooncakes_own_timeouts(
     assert client.unregister_buffer(writing.ptrs[0]) == 0
 
 
+def test_the_first_contact_with_a_frozen_node_has_a_deadline(
+    group: RunningGroup, connect: Callable[..., StoreClient]
+) -> None:
+    keys = [f"cold-{i}" for i in range(8)]
+    store(connect(), keys)
+    client = connect(StoreLimits(first_contact_s=DEADLINE))
+    memory = Memory(8, SIZE)
+    with frozen(group, "store-0"):
+        with Timed() as timed:
+            got = client.get_into_direct(keys, memory.ptrs, memory.sizes)
+        timed.check(DEADLINE, "the first direct call")
+        assert statuses(got) == {Status.TIMEOUT}
+        memory.fill_byte(REUSED)
+    wait_for(lambda: drained(client), MOONCAKE_ENDS, "the handshake to end")
+    assert memory.all_are(REUSED)
+    check_blocks(client, keys, [])
+
+
 def test_the_breaker_opens_answers_at_once_and_recovers(
     group: RunningGroup, connect: Callable[..., StoreClient]
 ) -> None:

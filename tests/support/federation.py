@@ -48,6 +48,8 @@ class Federation:
         without: pairs that do not know each other.
         absent: groups that get an address and keys, and are not started.
         limits: `[limits]` of every group.
+        alive: whether to wait until all hear each other.
+        gateway: added to `[gateway]` of every group.
     """
 
     def __init__(
@@ -59,10 +61,13 @@ class Federation:
         absent: Sequence[str] = (),
         limits: Mapping[str, Any] | None = None,
         dram: str = "64 MiB",
+        alive: bool = True,
+        gateway: Mapping[str, Any] | None = None,
     ) -> None:
         self.folder = folder
         self.ports = {name: free_port_base() for name in names}
         self._absent = set(absent)
+        self._alive = alive
         self._stack = ExitStack()
         self._stores: list[FederatedStore] = []
         self.groups: dict[str, RunningGroup] = {}
@@ -79,7 +84,7 @@ class Federation:
                 folder / name,
                 name,
                 self.ports[name],
-                gateway={"enabled": True, "peering": "peering.toml"},
+                gateway={"enabled": True, "peering": "peering.toml", **(gateway or {})},
                 namespaces={"demo": NAMESPACE},
                 limits={"hello_interval_ms": 200, **(limits or {})},
                 stores={"count": 1, "dram": dram},
@@ -92,7 +97,8 @@ class Federation:
                     group = RunningGroup(self.folder / name / "group.toml")
                     self._stack.enter_context(group)
                     self.groups[name] = group
-            self.wait_until_alive()
+            if self._alive:
+                self.wait_until_alive()
         except BaseException:
             self._stack.close()
             raise

@@ -113,6 +113,7 @@ PROBLEMS = [
     ('listen = "127.0.0.1"', 'listen = "1.2.3"', 13, "gateway.listen", "is not an IPv4 address"),
     ('listen = "127.0.0.1"', "enabled = 1", 13, "gateway.enabled", "must be true or false, not 1"),
     ('listen = "127.0.0.1"', "peering = 1", 13, "gateway.peering", "1 is not a path"),
+    ('listen = "127.0.0.1"', "engines_tcp = true", 12, "gateway", "needs peering = "),
     ("[gateway]", "[gatevay]", 12, "gatevay", 'is not a known key (did you mean "gateway"?)'),
     ("count = 2", "cuont = 2", 9, "stores.cuont", 'did you mean "count"?'),
     ("count = 2", "zzz = 2", 9, "stores.zzz", "known here: count, dram"),

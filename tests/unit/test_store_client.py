@@ -297,8 +297,36 @@ def test_slow_calls_open_the_breaker(make: Make) -> None:
     assert client.stats().breaker_meta == "open"
 
 
+def warm_up(client: StoreClient) -> None:
+    memory = Memory(1, SIZE)
+    assert statuses(client.put_from(["warm"], memory.ptrs, memory.sizes, 5.0)) == [Status.STORED]
+
+
+def test_direct_calls_have_a_deadline_until_bytes_have_moved(make: Make) -> None:
+    client, native = make(
+        first_contact_s=0.05, breaker=BreakerLimits(failures=2, window=4, open_s=0.1, jitter=0.0)
+    )
+    memory = Memory(1, SIZE)
+    native.thaw.clear()
+    with Timed() as timed:
+        outcomes = client.get_into_direct(["a"], memory.ptrs, memory.sizes)
+    timed.check(0.05, "a first contact")
+    assert statuses(outcomes) == [Status.TIMEOUT]
+    native.thaw.set()
+    wait_for(lambda: is_calm(client), 5, "the call to return")
+    warm_up(client)
+    assert client._gate.warm
+    native.answer = -800
+    for _ in range(2):
+        client.get_into_direct(["a"], memory.ptrs, memory.sizes)
+    assert client.stats().breaker == "open"
+    assert not client._gate.warm, "a probe has a deadline again"
+
+
 def test_direct_path_stops_at_the_first_part_that_fails_slowly(make: Make) -> None:
     client, native = make(direct_keys=2, slow_call_s=0.0)
+    warm_up(client)
+    native.calls.clear()
     memory = Memory(6, SIZE)
     native.answer = -800
     outcomes = client.get_into_direct([f"k{i}" for i in range(6)], memory.ptrs, memory.sizes)
@@ -343,6 +371,8 @@ def test_close_leaves_a_stuck_call_alone(make: Make) -> None:
 
 def test_close_waits_for_calls_in_flight(make: Make) -> None:
     client, native = make()
+    warm_up(client)
+    assert native.entered.acquire(timeout=5)
     native.thaw.clear()
     memory = Memory(1, SIZE)
     outcomes: list[codes.Outcome] = []

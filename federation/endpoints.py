@@ -1,0 +1,143 @@
+"""Where a gateway listens: for peers over mTLS, for engines on a unix socket and, if asked, over mTLS."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Callable
+from typing import Any
+
+import grpc
+import grpc.aio
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+
+from federation.config import GroupFile
+from federation.errors import MoonmeshError
+from federation.peers.service import OVERSIZE_READ_FACTOR, PeerService
+from federation.transfer.handover import EngineService
+from federation.trust.credentials import Credentials, EngineCredentials
+from moonmesh.v1 import engine_pb2
+
+STOP_SECONDS = 2.0
+"""Grace for calls under way when the gateway is told to stop."""
+CALLS_PER_SERVE = 16
+"""Calls of all kinds that a peer may have open, as a multiple of its streams of blocks."""
+
+_OPTIONS: list[tuple[str, Any]] = [
+    ("grpc.max_send_message_length", -1),
+    # Two gateways on one port would each get half of the calls: a second one has to fail.
+    ("grpc.so_reuseport", 0),
+]
+
+
+class Endpoints:
+    """The servers of one gateway. What they serve is given to them."""
+
+    def __init__(self) -> None:
+        self._servers: list[grpc.aio.Server] = []
+        self._health = health.aio.HealthServicer()
+
+    async def serve_peers(
+        self, config: GroupFile, service: PeerService, credentials: Credentials
+    ) -> None:
+        """Listens for peers.
+
+        Raises:
+            MoonmeshError: the address cannot be had.
+        """
+        limits = config.limits
+        peers = max(1, service.peers)
+        server = grpc.aio.server(
+            options=[
+                *_OPTIONS,
+                (
+                    "grpc.max_receive_message_length",
+                    OVERSIZE_READ_FACTOR * limits.control_message_bytes_max,
+                ),
+                ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+            ],
+            maximum_concurrent_rpcs=CALLS_PER_SERVE * limits.serves_per_peer * peers,
+        )
+        server.add_generic_rpc_handlers((service.handlers(),))
+        address = f"{config.gateway.listen}:{config.ports.peers}"
+        await self._start(server, address, credentials.server_credentials())
+
+    async def serve_engines(
+        self, config: GroupFile, service: EngineService, status: Callable[[], dict[str, Any]]
+    ) -> None:
+        """Listens for engines and the command line on this host.
+
+        Raises:
+            MoonmeshError: the socket cannot be had.
+        """
+        server = self._engine_server(config, service)
+        server.add_generic_rpc_handlers((_admin(status),))
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
+        socket = config.gateway_socket
+        socket.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        socket.unlink(missing_ok=True)
+        # The socket is this user's alone: who may open it may read every block of the group.
+        before = os.umask(0o077)
+        try:
+            await self._start(server, f"unix:{socket}", None)
+        finally:
+            os.umask(before)
+
+    async def serve_remote_engines(
+        self, config: GroupFile, service: EngineService, credentials: EngineCredentials
+    ) -> None:
+        """Listens for engines on other hosts of the group.
+
+        Raises:
+            MoonmeshError: the address cannot be had.
+        """
+        guarded = service.only_for(lambda context: credentials.is_engine(context.auth_context()))
+        address = f"{config.host}:{config.ports.engines_tcp}"
+        server = self._engine_server(config, guarded)
+        await self._start(server, address, credentials.server_credentials())
+
+    async def ready(self) -> None:
+        """Says SERVING to health checks."""
+        await self._health.set("", health_pb2.HealthCheckResponse.SERVING)
+
+    async def not_ready(self) -> None:
+        """Says NOT_SERVING from now on."""
+        await self._health.enter_graceful_shutdown()
+
+    async def stop(self) -> None:
+        """Closes all servers; calls under way have a grace of `STOP_SECONDS`."""
+        await asyncio.gather(*(server.stop(STOP_SECONDS) for server in self._servers))
+
+    def _engine_server(self, config: GroupFile, service: EngineService) -> grpc.aio.Server:
+        limit = config.limits.control_message_bytes_max
+        server = grpc.aio.server(options=[*_OPTIONS, ("grpc.max_receive_message_length", limit)])
+        server.add_generic_rpc_handlers((service.handlers(),))
+        return server
+
+    async def _start(
+        self, server: grpc.aio.Server, address: str, credentials: grpc.ServerCredentials | None
+    ) -> None:
+        try:
+            if credentials is None:
+                bound = server.add_insecure_port(address)
+            else:
+                bound = server.add_secure_port(address, credentials)
+        except RuntimeError:
+            bound = 0
+        if bound == 0:
+            raise MoonmeshError(
+                "cannot listen there", where=address, hint="is the port in use, the address ours?"
+            )
+        await server.start()
+        self._servers.append(server)
+
+
+def _admin(status: Callable[[], dict[str, Any]]) -> grpc.GenericRpcHandler:
+    async def answer(raw: bytes, context: grpc.aio.ServicerContext) -> bytes:
+        reply = engine_pb2.StatusReply(status_json=json.dumps(status()))
+        return bytes(reply.SerializeToString())
+
+    return grpc.method_handlers_generic_handler(
+        "moonmesh.v1.Admin", {"Status": grpc.unary_unary_rpc_method_handler(answer)}
+    )
