@@ -27,6 +27,7 @@ from local_group.config import check_host, explain, read_toml, resolve_path
 from local_group.toml import find_line
 
 if TYPE_CHECKING:
+    from federation.config import GroupFile
     from federation.trust.credentials import Credentials  # it imports gRPC, which takes a while
 
 PEERS_MAX = 63
@@ -301,6 +302,16 @@ class Sharing:
     exported: Mapping[str, frozenset[Fingerprint]]
     imported: Mapping[str, frozenset[Fingerprint]]
 
+    @property
+    def all_exported(self) -> frozenset[Fingerprint]:
+        """What any peer may have."""
+        return frozenset[Fingerprint]().union(*self.exported.values())
+
+    @property
+    def all_imported(self) -> frozenset[Fingerprint]:
+        """What is taken from any peer."""
+        return frozenset[Fingerprint]().union(*self.imported.values())
+
     def exports(self, peer: str) -> frozenset[Fingerprint]:
         """What this peer may have from us; nothing for a group that is no peer."""
         return self.exported.get(peer, frozenset())
@@ -329,6 +340,32 @@ def load_peering(path: Path, *, read_keys: bool = True) -> Peering:
         raise explain(error, path, Peering) from error
     peering._path = path
     return peering
+
+
+@dataclass(frozen=True)
+class Membership:
+    """A group's place in its federation: all of it loaded, and checked against each other."""
+
+    peering: Peering
+    sharing: Sharing
+    credentials: Credentials
+
+
+def load_membership(group: GroupFile) -> Membership | None:
+    """What `gateway.peering` of a group names, with its credentials; None for a group alone.
+
+    Raises:
+        ConfigError: peering.toml cannot be used, or does not fit group.toml.
+        TrustError: a key or certificate cannot be used.
+    """
+    from federation.trust.credentials import load_credentials
+
+    if group.gateway.peering is None:
+        return None
+    peering = load_peering(group.gateway.peering)
+    sharing = peering.check_against(group)
+    credentials = load_credentials(peering.own.credentials, group.name, peering.federation)
+    return Membership(peering, sharing, credentials)
 
 
 def _twice(what: Literal["name", "address", "key"], pairs: Iterable[tuple[str, str]]) -> list[str]:

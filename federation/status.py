@@ -11,12 +11,10 @@ from typing import Any
 from federation import telemetry
 from federation.config import GroupFile
 from federation.counters import Samples, counters
-from federation.peers.sessions import Sessions
+from federation.peers.side import PeerSide
 from federation.transfer.puller import Puller
 from federation.transfer.staging import Staging
-from federation.trust.credentials import Credentials
 from federation.trust.handshakes import RefusalLog
-from gossip.engine import GossipEngine
 from local_group.holdings import Holdings
 from local_group.store import StoreClient
 
@@ -54,9 +52,7 @@ class StatusReport:
         puller: Puller,
         problems: Problems,
         refusals: RefusalLog,
-        gossip: GossipEngine | None,
-        sessions: Sessions | None,
-        credentials: Credentials | None,
+        peers: PeerSide | None,
     ) -> None:
         self._config = config
         self._epoch = epoch
@@ -66,9 +62,7 @@ class StatusReport:
         self._puller = puller
         self._problems = problems
         self._refusals = refusals
-        self._gossip = gossip
-        self._sessions = sessions
-        self._credentials = credentials
+        self._side = peers
         self._started_at = time.monotonic()
 
     def document(self) -> dict[str, Any]:
@@ -82,7 +76,7 @@ class StatusReport:
             "epoch": self._epoch,
             "uptime_s": round(now - self._started_at, 3),
             "certificate_expires": (
-                self._credentials.not_after.isoformat() if self._credentials else None
+                self._side.member.credentials.not_after.isoformat() if self._side else None
             ),
             "peers": self._peers(now, names),
             "refused": [asdict(entry) for entry in self._refusals.entries()],
@@ -113,10 +107,11 @@ class StatusReport:
         }
 
     def _peers(self, now: float, names: Mapping[bytes, str]) -> list[dict[str, Any]]:
-        if self._gossip is None or self._sessions is None:
+        side = self._side
+        if side is None:
             return []
         views: dict[str, list[dict[str, Any]]] = {}
-        for holder, fingerprint, view in self._sessions.views():
+        for holder, fingerprint, view in side.sessions.views():
             age = view.age(now)
             views.setdefault(holder, []).append(
                 {
@@ -127,8 +122,8 @@ class StatusReport:
                 }
             )
         out = []
-        for peer in self._gossip.view(now).peers:
-            link = self._sessions.links[peer.name]
+        for peer in side.gossip.view(now).peers:
+            link = side.sessions.links[peer.name]
             out.append(
                 {
                     "name": peer.name,

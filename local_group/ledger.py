@@ -12,6 +12,9 @@ from collections.abc import Callable, Sequence
 from local_group.holdings import OWN, Held, Holdings
 from local_group.journal import Entry, Journal
 
+REWRITE_SECONDS = 30.0
+"""Between two attempts to make room in a full journal: each writes all of it."""
+
 
 class Ledger:
     """The attributed blocks of this group.
@@ -25,6 +28,7 @@ class Ledger:
         self.holdings = holdings
         self._journal = journal
         self._disk = asyncio.Lock()
+        self._rewritten_at = float("-inf")
 
     async def load(self, listed: Callable[[bytes, str], bool]) -> int:
         """Takes back what the last run knew, less what Mooncake no longer has; opens the journal.
@@ -94,7 +98,10 @@ class Ledger:
 
     async def _append(self, entries: Sequence[Entry], *, durable: bool) -> None:
         async with self._disk:
-            if not self._journal.has_room(entries):
+            now = time.monotonic()
+            full = not self._journal.has_room(entries)
+            if full and now - self._rewritten_at >= REWRITE_SECONDS:
+                self._rewritten_at = now
                 known = [
                     Entry(fp, key, h.size, h.digest, h.origin, h.epoch, h.hops)
                     for fp, key, h in self.holdings.items()

@@ -171,7 +171,7 @@ class HostilePeer:
 
     async def _catalog(self, raw: bytes, context: grpc.aio.ServicerContext) -> AsyncIterator[bytes]:
         request = peer_pb2.CatalogRequest.FromString(raw)
-        if request.HasField("after"):
+        if request.after.log_id == self._log.position.log_id:
             await asyncio.sleep(request.wait_ms / 1000)
         for page in pages(self._log.since(None), 65536):
             yield page.SerializeToString()

@@ -31,8 +31,11 @@ def up(
 
     from federation.cli import supervise
     from federation.config import load_group
+    from federation.peering import load_membership
 
     group = load_group(config)
+    if group.gateway.enabled:
+        load_membership(group)  # its errors are told before anything starts
     if detach:
         supervise.detached(config, group, timeout)
         return

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import aclosing
 
 from federation.catalog.log import Position
@@ -24,7 +24,7 @@ from federation.peers.link import PeerLink
 from federation.timeouts import timeout
 from federation.trust.handshakes import RefusalLog
 from gossip.engine import GossipEngine
-from gossip.membership import StatementRejected
+from gossip.membership import OwnVersionAhead, StatementRejected
 from moonmesh.v1 import peer_pb2
 
 log = logging.getLogger(__name__)
@@ -42,6 +42,7 @@ class Sessions:
         gossip: this group's part in the gossip; ticked here.
         sharing: who may have what.
         refusals: where statements that are not believed are written down.
+        on_problem: told what an operator has to know.
     """
 
     def __init__(
@@ -50,13 +51,16 @@ class Sessions:
         gossip: GossipEngine,
         sharing: Sharing,
         limits: Limits,
+        *,
         refusals: RefusalLog,
+        on_problem: Callable[[str], None],
     ) -> None:
         self.links: Mapping[str, PeerLink] = {link.name: link for link in links}
         self._gossip = gossip
         self._sharing = sharing
         self._limits = limits
         self._refusals = refusals
+        self._on_problem = on_problem
         self._views: dict[tuple[str, bytes], CatalogView] = {}
         self._interest: dict[bytes, float] = {}
         self._followers: dict[tuple[str, bytes], asyncio.Task[None]] = {}
@@ -139,6 +143,11 @@ class Sessions:
             if isinstance(event, StatementRejected):
                 why = f"statement refused: {event.detail} ({event.reason.value})"
                 self._refusals.refuse(event.peer, why, time.time())
+            elif isinstance(event, OwnVersionAhead):
+                self._on_problem(
+                    f"peer {event.peer} has a newer statement of ours ({event.version}) than we ever "
+                    "made: the epoch was lost with the disk; see docs/operations.md, old_epoch"
+                )
             else:
                 log.info("gossip: %s", event)
 

@@ -85,12 +85,21 @@ class Admission:
             while not self._queue.empty() and len(batch) < BATCH_BLOCKS and size < BATCH_BYTES:
                 batch.append(self._queue.get_nowait())
                 size += len(batch[-1].block.data)
-            # An engine may have computed and written a block while it was on its way here.
-            batch = [
-                i for i in batch if not self._ledger.holdings.get(i.block.fingerprint, i.block.key)
-            ]
+            batch = [item for item in batch if self._absent(item.block)]
             if batch:
                 await self._admit(batch)
+
+    def _absent(self, block: StagedBlock) -> bool:
+        """Whether the local Mooncake lacks a block that was pulled.
+
+        An entry of the holdings from before the pull is of a copy that is gone, or no engine would have
+        missed the block: it is withdrawn. A later one is of an engine that computed the block meanwhile.
+        """
+        held = self._ledger.holdings.get(block.fingerprint, block.key)
+        if held is not None and held.since < block.asked_at:
+            self._ledger.holdings.withdraw(block.fingerprint, block.key)
+            return True
+        return held is None
 
     async def _admit(self, batch: Sequence[_Item]) -> None:
         entries = [

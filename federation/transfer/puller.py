@@ -320,6 +320,7 @@ class Puller:
     ) -> None:
         loop = asyncio.get_running_loop()
         began = loop.time()
+        asked_at = time.monotonic()
         decoder = Decoder(
             [w.max_size for w in part],
             self._limits.message_bytes + HEADER_BYTES * (1 + len(part)),
@@ -345,7 +346,7 @@ class Puller:
                                 counters.add("moonmesh_pull_missing_total")
                                 continue
                             with verifying:
-                                block = self._verify(source, fingerprint, wanted, event)
+                                block = self._verify(source, fingerprint, wanted, event, asked_at)
                             arrived += 1
                             self.pull_ms.add(1000 * (loop.time() - began))
                             counters.add("moonmesh_peer_blocks_total")
@@ -369,7 +370,7 @@ class Puller:
         return bool(left) and not any(wanted.wanted(now) for wanted in left)
 
     def _verify(
-        self, source: Source, fingerprint: bytes, wanted: _Wanted, block: Block
+        self, source: Source, fingerprint: bytes, wanted: _Wanted, block: Block, asked_at: float
     ) -> StagedBlock:
         size = len(block.data)
         if block_digest(fingerprint, wanted.key, block.data) != block.digest:
@@ -386,6 +387,7 @@ class Puller:
             block.digest,
             source.name,
             source.epoch,
+            asked_at,
             time.monotonic(),
         )
         self._staging.land(staged, size)

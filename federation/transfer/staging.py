@@ -22,6 +22,8 @@ class StagedBlock:
     """The peer it was pulled from."""
     epoch: int
     """Epoch of that peer when it came."""
+    asked_at: float
+    """When the peer was asked for it (monotonic seconds)."""
     landed_at: float
     """Monotonic seconds."""
 

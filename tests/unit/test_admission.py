@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import pytest
 
 from federation.transfer.admission import Admission
 from federation.transfer.staging import StagedBlock
+from local_group import ledger as ledger_module
 from local_group.holdings import Holdings
-from local_group.journal import Journal
+from local_group.journal import Entry, Journal, JournalError
 from local_group.ledger import Ledger, own
 from local_group.outcome import Outcome, Status
 from tests.support.wait import wait_for_async
@@ -20,7 +21,7 @@ FP = b"f" * 16
 
 
 def block(key: str) -> StagedBlock:
-    return StagedBlock(FP, key, bytearray(b"x" * 10), b"d" * 16, "west", 7, 0.0)
+    return StagedBlock(FP, key, bytearray(b"x" * 10), b"d" * 16, "west", 7, 1.0, 2.0)
 
 
 class FakeStore:
@@ -96,11 +97,22 @@ async def test_without_the_journal_nothing_is_put(tmp_path: Path) -> None:
 
 async def test_what_an_engine_wrote_meanwhile_is_left_alone(tmp_path: Path) -> None:
     async with Setup(tmp_path) as setup:
-        setup.holdings.report(FP, "a", 10, b"d" * 16, 0.0)
+        setup.holdings.report(FP, "a", 10, b"d" * 16, 1.5)
         setup.admission.offer(block("a"), 1)
         setup.admission.offer(block("b"), 1)
         await wait_for_async(lambda: len(setup.holdings) == 2, 5, "the other to be admitted")
     assert setup.store.written == [f"{FP.hex()}/b"]
+
+
+async def test_an_entry_from_before_the_pull_was_of_a_copy_that_is_gone(tmp_path: Path) -> None:
+    async with Setup(tmp_path) as setup:
+        setup.holdings.report(FP, "a", 10, b"d" * 16, 0.5)
+        setup.admission.offer(block("a"), 1)
+        await wait_for_async(lambda: bool(setup.store.written), 5, "the put")
+        await wait_for_async(lambda: len(setup.holdings) == 1, 5, "the entry")
+    held = setup.holdings.get(FP, "a")
+    assert held is not None
+    assert held.origin == "west", "what is here now came from there"
 
 
 async def test_a_full_queue_sheds_and_never_waits(tmp_path: Path) -> None:
@@ -130,8 +142,11 @@ def test_ledger_takes_back_what_mooncake_still_has(tmp_path: Path) -> None:
     assert setup.holdings.exportable(FP, "b") is None, "foreign after a restart as before"
 
 
-@pytest.mark.parametrize("limit", [400])
-async def test_a_full_journal_is_compacted_and_goes_on(tmp_path: Path, limit: int) -> None:
+async def test_a_full_journal_is_compacted_and_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limit = 400
+    monkeypatch.setattr(ledger_module, "REWRITE_SECONDS", 0.0)
     journal = Journal(tmp_path, limit)
     ledger = Ledger(Holdings(blocks_max=9, hop_limit=1, on_change=lambda change: None), journal)
     await ledger.load(lambda fp, key: True)
@@ -140,4 +155,32 @@ async def test_a_full_journal_is_compacted_and_goes_on(tmp_path: Path, limit: in
         await ledger.report([own(FP, f"k{n}", 10, b"d" * 16)])
     assert {e.key for e in Journal(tmp_path, limit).load()} >= {"k19"}
     assert (tmp_path / "provenance.log").stat().st_size <= limit
+    await ledger.close()
+
+
+async def test_a_journal_that_live_entries_fill_is_not_rewritten_over_and_over(
+    tmp_path: Path,
+) -> None:
+    limit = 400
+    journal = Journal(tmp_path, limit)
+    ledger = Ledger(Holdings(blocks_max=99, hop_limit=1, on_change=lambda change: None), journal)
+    await ledger.load(lambda fp, key: True)
+    rewrites = 0
+    rewrite = journal.rewrite
+
+    def counted(entries: Iterable[Entry]) -> None:
+        nonlocal rewrites
+        rewrites += 1
+        rewrite(entries)
+
+    journal.rewrite = counted  # type: ignore[method-assign]
+    errors = 0
+    for n in range(20):
+        try:
+            await ledger.report([own(FP, f"k{n}", 10, b"d" * 16)])
+        except JournalError:
+            errors += 1
+    assert errors > 0
+    assert rewrites == 1
+    assert len(ledger.holdings) == 20, "what is not on disk is offered until a restart"
     await ledger.close()

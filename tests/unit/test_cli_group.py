@@ -222,7 +222,8 @@ def test_a_group_goes_on_when_whoever_waited_has_gone(tmp_path: Path) -> None:
 
 
 def test_the_gateway_is_one_more_child(tmp_path: Path) -> None:
-    path = write_group(tmp_path, port_base=24000, gateway={"enabled": True, "engines_tcp": True})
+    gateway = {"enabled": True, "engines_tcp": True, "peering": "peering.toml"}
+    path = write_group(tmp_path, port_base=24000, gateway=gateway)
     extra = gateway_of(load_group(path), path)
     assert [use.port for use in extra.ports] == [24002, 24003]
     ((spec,),) = extra.stages

@@ -55,9 +55,9 @@ def test_the_reference_has_every_field_once() -> None:
 @pytest.mark.parametrize(
     "row",
     [
-        "| `staging_bytes` | size | `\"256 MiB\"` | 16 MiB to 1024 GiB | Bytes of staging,",
+        '| `staging_bytes` | size | `"256 MiB"` | 16 MiB to 1024 GiB | Bytes of staging,',
         "| `dram` | size | **required** |  | Bytes of memory",
-        "| `protocol` | `\"tcp\"` or `\"rdma\"` | `\"tcp\"` |  | Mooncake's transport",
+        '| `protocol` | `"tcp"` or `"rdma"` | `"tcp"` |  | Mooncake\'s transport',
         "| `engines_tcp` | true or false | `false` |  | Also serve engines",
         "| `peering` | path | none |  | The group's `peering.toml`",
         "| `export` | list of text | `[]` | at most 256 names | Namespaces,",
