@@ -4,15 +4,14 @@ A drop-in for `MooncakeDistributedStore` in an engine: the same calls, the same 
 group has is read from Mooncake directly, without a hop; what it lacks is asked of the gateway, which
 answers by the deadline with what it could get. Without a gateway this is plain Mooncake.
 
-Two ways to read local blocks. With a deadline, calls run on bounce memory and end in time whatever
-Mooncake does. Without one they run on the caller's memory, at full speed, and end by Mooncake's own
-timeouts; see `local_group.store` for how long that can take.
+With a deadline, local calls run on bounce memory and end in time whatever Mooncake does. Without one they
+run on the caller's memory, at full speed, and end by Mooncake's own timeouts: see `local_group.store`.
 """
 
 from __future__ import annotations
 
-import ctypes
 import logging
+import os
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -20,12 +19,14 @@ from pathlib import Path
 from typing import Any
 
 from federation import telemetry
-from federation.codes import INVALID_PARAMS, OK, exist_code, put_code, read_code
+from federation.batch import Batch, batches
+from federation.codes import OK, RPC_TIMEOUT, exist_code, read_code
 from federation.counters import counters
-from federation.errors import ConfigError, UsageError
+from federation.errors import ConfigError, NotOfferedError, UsageError
 from federation.gateway_link import GatewayLink
-from federation.identity import Envelope, Fingerprint, block_digest, stored_key
-from federation.memory import bytes_at, copy_to, pointer_to
+from federation.identity import Envelope, Fingerprint, stored_key
+from federation.memory import pointer_to
+from federation.peer_reads import fill_from_peers, landed_from_peers
 from federation.telemetry import (
     SPAN_ENGINE_EXISTS,
     SPAN_ENGINE_GET,
@@ -35,6 +36,7 @@ from federation.telemetry import (
 )
 from federation.timeouts import Deadline
 from federation.trust.credentials import load_engine_credentials
+from federation.writes import Writes
 from local_group.outcome import Status
 from local_group.store import StoreClient, StoreError
 from local_group.store_config import StoreSettings
@@ -53,12 +55,6 @@ MARGIN_SECONDS = 0.05
 """What an exists question may take beyond its wait before the gateway counts as slow."""
 
 
-class NotOfferedError(UsageError, AttributeError):
-    """A call of MooncakeDistributedStore that has no meaning across groups yet."""
-
-    code = "MM103"
-
-
 class FederatedStore:
     """One engine's store. Thread-safe after `setup`; after `close` every call raises StoreClosed."""
 
@@ -67,6 +63,7 @@ class FederatedStore:
         self._link: GatewayLink | None = None
         self._fingerprint: Fingerprint
         self._prefix = ""
+        self._pid = 0
         self._deadline_ms: int | None = None
         self._federation_ms = FEDERATION_MS
         self._exists_wait_ms = EXISTS_WAIT_MS
@@ -109,15 +106,25 @@ class FederatedStore:
         Raises:
             ConfigError: the namespace, the gateway or the credentials cannot be used.
         """
+        if self._store is not None:
+            raise UsageError("set up already", where="FederatedStore", hint="make another one")
         envelope = Envelope.of(namespace)
         self._fingerprint = envelope.fingerprint()
         self._prefix = stored_key(self._fingerprint, "")
         for name, value in (("deadline_ms", deadline_ms), ("federation_ms", federation_ms)):
             if value is not None and value <= 0:
                 raise ConfigError(f"{name} must be above 0, not {value}", where="setup")
+        if exists_wait_ms < 0:
+            raise ConfigError(
+                f"exists_wait_ms must not be below 0: {exists_wait_ms}", where="setup"
+            )
+        host, _, port = master_server_addr.rpartition(":")
+        if "://" not in master_server_addr and not (host and port.isdigit()):
+            raise ConfigError(f"{master_server_addr!r} is not HOST:PORT", where="setup: master")
         self._deadline_ms = deadline_ms
         self._federation_ms = federation_ms
         self._exists_wait_ms = exists_wait_ms
+        self._pid = os.getpid()
         settings = StoreSettings(
             master_address=master_server_addr,
             local_hostname=local_hostname,
@@ -131,9 +138,8 @@ class FederatedStore:
         if gateway is not None and not gateway.startswith("unix:"):
             if credentials is None or group is None:
                 raise ConfigError(
-                    "a gateway on another host needs credentials and group",
+                    "a gateway on another host needs credentials and group, or use unix:/path",
                     where="setup",
-                    hint="pass credentials=FOLDER and group=NAME, or use unix:/path",
                 )
             inner = load_engine_credentials(Path(credentials), group, "client")
         try:
@@ -149,20 +155,26 @@ class FederatedStore:
                 inner,
                 attached=lambda name: telemetry.setup_unless_done("engine", name, traces),
             )
-            if not self._link.wait_until_usable(ATTACH_WAIT_SECONDS):
+            if not self._link.wait_until_answered(ATTACH_WAIT_SECONDS):
                 log.warning("no federation through %s for now: %s", gateway, self._link.state())
         return OK
 
     # Writes
 
-    def put(self, key: str, value: bytes | bytearray | memoryview, config: Any = None) -> int:
+    def put(
+        self,
+        key: str,
+        value: bytes | bytearray | memoryview,
+        config: Any = None,
+        *,
+        deadline_ms: int | None = None,
+    ) -> int:
         """Stores one block. 0 or a negative code; a key that exists keeps its first value."""
         view = memoryview(value).cast("B")
-        if not key or not len(view):
-            return INVALID_PARAMS
         pointer, owner = pointer_to(view)
-        seconds = self._seconds(None) or PATIENCE_SECONDS
-        code = self._put([key], [pointer], [len(view)], seconds, config)[0]
+        until = Deadline(self._seconds(deadline_ms) or PATIENCE_SECONDS)
+        with span(SPAN_ENGINE_PUT, {"moonmesh.keys": 1}):
+            (code,) = self._writes().put([key], [pointer], [len(view)], until, config, 0)
         del owner  # kept until here: the put reads from it
         return code
 
@@ -182,58 +194,31 @@ class FederatedStore:
             keys, buffer_ptrs, sizes: in chain order.
             chain_position: place of the first key in its prefix chain, where a tail is written.
         """
-        seconds = self._seconds(deadline_ms)
-        return self._put(keys, buffer_ptrs, sizes, seconds, config, chain_position)
-
-    def _put(
-        self,
-        keys: Sequence[str],
-        pointers: Sequence[int],
-        sizes: Sequence[int],
-        seconds: float | None,
-        config: Any,
-        chain_position: int = 0,
-    ) -> list[int]:
-        store, link = self._ready(), self._link
-        names = self._names(keys)
+        until = self._until(deadline_ms)
         with span(SPAN_ENGINE_PUT, {"moonmesh.keys": len(keys)}):
-            # Before the put: afterwards the caller may already be writing into its memory again.
-            blocks = zip(keys, pointers, sizes, strict=True) if link else ()
-            digests = [
-                block_digest(self._fingerprint, key, bytes_at(pointer, size))
-                for key, pointer, size in blocks
-            ]
-            if seconds is None:
-                outcomes = store.put_from_direct(names, pointers, sizes, config)
-            else:
-                outcomes = store.put_from(names, pointers, sizes, seconds, config)
-        if link:
-            for place, (key, outcome) in enumerate(zip(keys, outcomes, strict=True)):
-                if outcome.status is Status.STORED:
-                    link.report(key, sizes[place], digests[place], chain_position + place)
-        return [put_code(o) for o in outcomes]
+            return self._writes().put(keys, buffer_ptrs, sizes, until, config, chain_position)
 
     # Reads
 
     def get(self, key: str, *, deadline_ms: int | None = None) -> bytes:
         """One block; b'' where neither this group nor a peer has it (as Mooncake: on errors too)."""
         store = self._ready()
-        (name,) = self._names([key])
         until = Deadline(self._seconds(deadline_ms) or PATIENCE_SECONDS)
+        (name,) = Batch([key], [1], [1]).names(self._prefix)
         with span(SPAN_ENGINE_GET, {"moonmesh.keys": 1}, kind=SpanKind.CLIENT) as here:
             (sized,) = store.sizes([name], until.left())
             if sized.status is Status.HIT:
-                buffer = (ctypes.c_char * sized.size)()
-                (outcome,) = store.get_into(
-                    [name], [ctypes.addressof(buffer)], [sized.size], until.left()
-                )
+                buffer = bytearray(sized.size)
+                pointer, owner = pointer_to(memoryview(buffer))
+                (outcome,) = store.get_into([name], [pointer], [sized.size], until.left())
+                del owner
                 if outcome.status is Status.HIT:
                     self._seen.tiers = ["local"]
                     return bytes(memoryview(buffer)[: outcome.size])
             link = self._usable_link()
             wait = min(until.left(), self._federation_ms / 1000)
-            if link is not None and wait > 0:
-                for _, data in link.pull([key], [_BLOCK_BYTES_MAX], wait):
+            if link is not None and name and link.limits.takes(key) and wait > 0:
+                for _, data in link.pull([key], [link.limits.block_bytes], wait):
                     self._seen.tiers = ["peer"]
                     here.set_attribute("moonmesh.peer_hits", 1)
                     return bytes(data)
@@ -260,43 +245,52 @@ class FederatedStore:
             Per key the block's size in bytes, or a negative code (-704: nobody has it).
         """
         store = self._ready()
-        seconds = self._seconds(deadline_ms)
-        until = Deadline(seconds if seconds is not None else PATIENCE_SECONDS)
-        names = self._names(keys)
+        until = self._until(deadline_ms)
         with span(SPAN_ENGINE_GET, {"moonmesh.keys": len(keys)}, kind=SpanKind.CLIENT) as here:
-            if seconds is None:
-                outcomes = store.get_into_direct(names, buffer_ptrs, sizes)
-            else:
-                outcomes = store.get_into(names, buffer_ptrs, sizes, seconds)
-            results = [read_code(o) for o in outcomes]
-            tiers = ["local" if o.status is Status.HIT else "miss" for o in outcomes]
-            absent = [place for place, o in enumerate(outcomes) if o.status is not Status.HIT]
-            link = self._usable_link() if absent else None
-            wait = until.left() if seconds is not None else self._federation_ms / 1000
-            if link is not None and wait > 0:
-                blocks = link.pull(
-                    [keys[place] for place in absent], [sizes[place] for place in absent], wait
-                )
-                for index, data in blocks:
-                    place = absent[index]
-                    # The copy is made by this thread, before it returns: nobody touches the
-                    # caller's memory later.
-                    copy_to(buffer_ptrs[place], data)
-                    results[place], tiers[place] = len(data), "peer"
-            peer_hits = tiers.count("peer")
-            here.set_attribute("moonmesh.local_hits", tiers.count("local"))
-            here.set_attribute("moonmesh.peer_hits", peer_hits)
-            counters.add("moonmesh_engine_local_hits_total", tiers.count("local"))
-            counters.add("moonmesh_engine_peer_hits_total", peer_hits)
+            results: list[int] = []
+            for batch in batches(keys, buffer_ptrs, sizes, until):
+                names = batch.names(self._prefix)
+                if until is None:
+                    outcomes = store.get_into_direct(names, batch.pointers, batch.sizes)
+                else:
+                    outcomes = store.get_into(names, batch.pointers, batch.sizes, until.left())
+                results += [read_code(outcome) for outcome in outcomes]
+            results += [RPC_TIMEOUT] * (len(keys) - len(results))
+            tiers = ["local" if result > 0 else "miss" for result in results]
+            wait = self._federation_ms / 1000 if until is None else until.left()
+            if wait > 0:
+                for place, size in fill_from_peers(
+                    self._usable_link(), keys, buffer_ptrs, sizes, results, wait
+                ):
+                    results[place], tiers[place] = size, "peer"
+            local, peer = tiers.count("local"), tiers.count("peer")
+            here.set_attribute("moonmesh.local_hits", local)
+            here.set_attribute("moonmesh.peer_hits", peer)
+            counters.add("moonmesh_engine_local_hits_total", local)
+            counters.add("moonmesh_engine_peer_hits_total", peer)
         self._seen.tiers = tiers
         return results
 
-    def is_exist(self, key: str, *, wait_ms: int | None = None, for_write: bool = False) -> int:
+    def is_exist(
+        self,
+        key: str,
+        *,
+        wait_ms: int | None = None,
+        for_write: bool = False,
+        deadline_ms: int | None = None,
+    ) -> int:
         """1 if the block is here, else 0, or a negative code. See `batch_is_exist`."""
-        return self.batch_is_exist([key], wait_ms=wait_ms, for_write=for_write)[0]
+        return self.batch_is_exist(
+            [key], wait_ms=wait_ms, for_write=for_write, deadline_ms=deadline_ms
+        )[0]
 
     def batch_is_exist(
-        self, keys: Sequence[str], *, wait_ms: int | None = None, for_write: bool = False
+        self,
+        keys: Sequence[str],
+        *,
+        wait_ms: int | None = None,
+        for_write: bool = False,
+        deadline_ms: int | None = None,
     ) -> list[int]:
         """Per key 1 if the block is here: in the local Mooncake, or landed in the gateway's staging.
 
@@ -310,23 +304,22 @@ class FederatedStore:
             for_write: asked in order to skip a write: the local Mooncake alone is asked.
         """
         store = self._ready()
-        seconds = self._seconds(None)
-        until = Deadline(seconds if seconds is not None else PATIENCE_SECONDS)
+        seconds = self._seconds(deadline_ms)
+        until = Deadline(seconds or PATIENCE_SECONDS)
         with span(SPAN_ENGINE_EXISTS, {"moonmesh.keys": len(keys)}, kind=SpanKind.CLIENT):
-            outcomes = store.exists(self._names(keys), until.left())
-            results = [exist_code(o) for o in outcomes]
-            absent = [place for place, result in enumerate(results) if result != 1]
-            link = self._usable_link() if absent and not for_write else None
-            if link is not None:
-                wait = (self._exists_wait_ms if wait_ms is None else wait_ms) / 1000
-                if seconds is not None:
-                    wait = min(wait, max(0.0, until.left() - MARGIN_SECONDS))
-                timeout = min(until.left(), wait + MARGIN_SECONDS)
-                for index, landed in enumerate(
-                    link.exists([keys[place] for place in absent], wait, timeout)
-                ):
-                    if landed:
-                        results[absent[index]] = 1
+            results: list[int] = []
+            ones = [1] * len(keys)
+            for batch in batches(keys, ones, ones, until):
+                outcomes = store.exists(batch.names(self._prefix), until.left())
+                results += [exist_code(outcome) for outcome in outcomes]
+            results += [RPC_TIMEOUT] * (len(keys) - len(results))
+            link = None if for_write else self._usable_link()
+            wait = (self._exists_wait_ms if wait_ms is None else wait_ms) / 1000
+            if seconds is not None:
+                wait = min(wait, max(0.0, until.left() - MARGIN_SECONDS))
+            timeout = min(until.left(), wait + MARGIN_SECONDS)
+            for place in landed_from_peers(link, keys, results, wait, timeout):
+                results[place] = 1
         return results
 
     # The rest
@@ -375,6 +368,12 @@ class FederatedStore:
     def _ready(self) -> StoreClient:
         if self._store is None:
             raise UsageError("call setup first", where="FederatedStore")
+        if os.getpid() != self._pid:
+            raise UsageError(
+                "this process was forked after setup, and has neither its threads nor connections",
+                where="FederatedStore",
+                hint="make a store of its own in each process, after the fork",
+            )
         return self._store
 
     def _usable_link(self) -> GatewayLink | None:
@@ -383,14 +382,16 @@ class FederatedStore:
 
     def _seconds(self, deadline_ms: int | None) -> float | None:
         chosen = self._deadline_ms if deadline_ms is None else deadline_ms
+        if chosen is not None and chosen <= 0:
+            raise UsageError(f"deadline_ms must be above 0, not {chosen}", where="FederatedStore")
         return None if chosen is None else chosen / 1000
 
-    def _names(self, keys: Sequence[str]) -> list[str]:
-        return [self._prefix + key for key in keys]
+    def _writes(self) -> Writes:
+        return Writes(self._ready(), self._link, self._fingerprint, self._prefix)
 
-
-_BLOCK_BYTES_MAX = 64 * 1024 * 1024
-"""What `get` has room for; `batch_get_into` has what its caller says."""
+    def _until(self, deadline_ms: int | None) -> Deadline | None:
+        seconds = self._seconds(deadline_ms)
+        return None if seconds is None else Deadline(seconds)
 
 
 def _trace_folder(gateway: str) -> Path | None:

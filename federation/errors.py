@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from local_group.errors import ConfigError, MoonmeshError, UsageError
 
-__all__ = ["ConfigError", "MoonmeshError", "PeerError", "TrustError", "UsageError"]
+__all__ = [
+    "BreakerOpenError",
+    "ConfigError",
+    "MoonmeshError",
+    "NotOfferedError",
+    "PeerError",
+    "TrustError",
+    "UsageError",
+]
 
 
 class TrustError(MoonmeshError):
@@ -17,3 +25,15 @@ class PeerError(MoonmeshError):
     """A peer answered wrongly: it broke the protocol or a limit."""
 
     code = "MM302"
+
+
+class BreakerOpenError(PeerError):
+    """The peer was not asked: its breaker is open. This says nothing about it that is not known."""
+
+    code = "MM310"
+
+
+class NotOfferedError(UsageError, AttributeError):
+    """A call of MooncakeDistributedStore that has no meaning across groups yet."""
+
+    code = "MM103"

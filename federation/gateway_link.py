@@ -19,8 +19,10 @@ import grpc
 from federation.counters import counters
 from federation.errors import PeerError
 from federation.identity import Envelope, block_digest
+from federation.request_limits import RequestLimits
 from federation.telemetry import inject
-from federation.transfer.frames import HEADER_BYTES, Block, Decoder
+from federation.timeouts import Deadline
+from federation.transfer.frames import Block, Decoder
 from federation.transfer.handover import ATTACH_METHOD, EXISTS_METHOD, PULL_METHOD, REPORT_METHOD
 from federation.trust.credentials import EngineCredentials
 from local_group.breaker import Breaker, BreakerLimits, BreakerState
@@ -30,18 +32,17 @@ log = logging.getLogger(__name__)
 
 REPORTS_MAX = 65_536
 """Written blocks that wait to be reported; more are dropped (they stay local)."""
-REPORT_BATCH = 1024
 REPORT_LINGER_SECONDS = 0.005
 """How long a report waits for company."""
 CONTROL_SECONDS = 1.0
-"""Deadline of an attach or a report, which no engine waits for."""
+"""Deadline of a report, and of an attachment to a gateway that is not known to answer."""
+PROBE_SECONDS = 0.3
+"""Deadline of an attachment that finds out whether a gateway, which let a call's deadline pass, hangs."""
 ATTACH_SECONDS = 10.0
 """Between two attachments to a gateway that answers: they tell that the namespace is in use."""
-KEYS_MAX = 4096
-"""Keys in one request; a longer chain is cut."""
-MESSAGE_BYTES_MAX = 4 * 1024 * 1024 + HEADER_BYTES * (KEYS_MAX + 1)
-"""The longest message of a pull: the largest `limits.message_bytes` a gateway may be given."""
-_BREAKER = BreakerLimits(failures=2, window=8, open_s=0.25, open_max_s=2.0)
+MESSAGE_BYTES_MAX = 5 * 1024 * 1024
+"""The longest message of a pull: the largest `limits.message_bytes` a gateway may be given, and headers."""
+_BREAKER = BreakerLimits(failures=1, window=8, open_s=0.25, open_max_s=2.0)
 
 _OPTIONS: list[tuple[str, Any]] = [
     ("grpc.initial_reconnect_backoff_ms", 100),
@@ -86,8 +87,13 @@ class GatewayLink:
         self._lock = threading.Lock()
         self._breaker = Breaker(_BREAKER, random.Random())
         self._reports: deque[engine_pb2.Written] = deque()
+        self._answered = False
         self._federated = False
+        self._reason = "not attached yet"
+        self._doubted = False
+        self._limits = RequestLimits()
         self._wake = threading.Event()
+        self._first = threading.Event()
         self._closed = False
         self._thread = threading.Thread(target=self._work, name="moonmesh-gateway", daemon=True)
         self._thread.start()
@@ -99,23 +105,23 @@ class GatewayLink:
             closed = self._breaker.state(time.monotonic()) is BreakerState.CLOSED
         return self._federated and closed
 
+    @property
+    def limits(self) -> RequestLimits:
+        """What fits one request to this gateway."""
+        return self._limits
+
     def state(self) -> str:
         """For `stats`: what is known of the gateway."""
         with self._lock:
             state = self._breaker.state(time.monotonic())
         if state is not BreakerState.CLOSED:
             return f"breaker {state.value}"
-        return "federated" if self._federated else "local only"
+        return "federated" if self._federated else f"local only: {self._reason}"
 
-    def wait_until_usable(self, timeout: float) -> bool:
-        """Waits for the first attachment, at most `timeout` seconds."""
-        deadline = time.monotonic() + timeout
-        while not self.usable:
-            if self._closed or time.monotonic() >= deadline:
-                return False
-            self._wake.set()
-            time.sleep(0.01)
-        return True
+    def wait_until_answered(self, timeout: float) -> bool:
+        """Waits for the first attachment, at most `timeout` seconds; whether the link is usable."""
+        self._first.wait(timeout)
+        return self.usable
 
     def report(self, key: str, size: int, digest: bytes, chain_position: int) -> None:
         """A block was put; told to the gateway soon. Never waits."""
@@ -128,30 +134,54 @@ class GatewayLink:
         self._wake.set()
 
     def exists(self, keys: Sequence[str], wait: float, timeout: float) -> list[bool]:
-        """Which keys have landed within `wait` seconds; all False where the gateway does not answer."""
-        request = engine_pb2.ExistsRequest(
-            fingerprint=self._fingerprint,
-            keys=keys[:KEYS_MAX],
-            wait_ms=max(0, int(1000 * wait)),
-            pull_class=engine_pb2.FIRST_TOKEN,
-        )
-        try:
-            raw = self._exists(request.SerializeToString(), timeout=timeout, metadata=inject())
-        except grpc.RpcError as error:
-            self._failed(error)
-            return [False] * len(keys)
-        self._succeeded()
-        landed = engine_pb2.ExistsReply.FromString(raw).landed
-        return [place < len(landed) and landed[place] == 1 for place in range(len(keys))]
+        """Which keys have landed within `wait` seconds; all False where the gateway does not answer.
+
+        A chain that is too long for one request is asked for piece by piece, until one is incomplete.
+        """
+        landed: list[bool] = []
+        until = Deadline(timeout)
+        for piece in self._limits.pieces(keys):
+            request = engine_pb2.ExistsRequest(
+                fingerprint=self._fingerprint,
+                keys=keys[piece],
+                wait_ms=max(0, int(1000 * min(wait, until.left()))),
+                pull_class=engine_pb2.FIRST_TOKEN,
+            )
+            try:
+                raw = self._exists(
+                    request.SerializeToString(), timeout=until.left(), metadata=inject()
+                )
+            except grpc.RpcError as error:
+                self._failed(error)
+                break
+            flags = engine_pb2.ExistsReply.FromString(raw).landed
+            landed += [flag == 1 for flag in flags]
+            if not all(flags):
+                break
+        return (landed + [False] * len(keys))[: len(keys)]
 
     def pull(
         self, keys: Sequence[str], max_sizes: Sequence[int], timeout: float
     ) -> Iterator[tuple[int, bytearray]]:
         """Blocks of the chain as they arrive, with their places; ends at the deadline, or early.
 
-        Each block is checked against its digest here, on this process's own copy of it.
+        Each block is checked against its digest here, on this process's own copy of it. A chain that is
+        too long for one request is pulled piece by piece, until one is incomplete.
         """
-        keys, max_sizes = keys[:KEYS_MAX], max_sizes[:KEYS_MAX]
+        until = Deadline(timeout)
+        for piece in self._limits.pieces(keys):
+            arrived = 0
+            if until.left() <= 0:
+                return
+            for index, data in self._pull_piece(keys[piece], max_sizes[piece], until.left()):
+                arrived += 1
+                yield piece.start + index, data
+            if arrived < piece.stop - piece.start:
+                return
+
+    def _pull_piece(
+        self, keys: Sequence[str], max_sizes: Sequence[int], timeout: float
+    ) -> Iterator[tuple[int, bytearray]]:
         request = engine_pb2.EnginePullRequest(
             fingerprint=self._fingerprint,
             keys=keys,
@@ -165,13 +195,11 @@ class GatewayLink:
                 for event in decoder.feed(message):
                     if not isinstance(event, Block):
                         continue
-                    if block_digest(self._fingerprint, keys[event.index], event.data) != (
-                        event.digest
-                    ):
+                    digest = block_digest(self._fingerprint, keys[event.index], event.data)
+                    if digest != event.digest:
                         counters.add("moonmesh_handover_digest_mismatch_total")
                         return
                     yield event.index, event.data
-            self._succeeded()
         except grpc.RpcError as error:
             self._failed(error)
         except PeerError as error:
@@ -202,49 +230,64 @@ class GatewayLink:
     def _work(self) -> None:
         attach_at = 0.0
         while not self._closed:
-            now = time.monotonic()
-            if now >= attach_at:
-                attach_at = now + (ATTACH_SECONDS if self._try_attach() else self._retry_in())
+            if self._doubted or time.monotonic() >= attach_at:
+                answered = self._try_attach()
+                attach_at = time.monotonic() + (ATTACH_SECONDS if answered else self._retry_in())
             if self._reports and self.usable:
                 self._send_reports()
-            elif self._reports and not self._federated and self._answers():
+                if self._reports and self.usable:
+                    continue
+            elif self._reports and self._answered and not self._federated:
                 self._reports.clear()  # nobody may have this namespace: nothing to tell
-            if self._reports and self.usable:
-                continue
+            if not self._answers():
+                attach_at = min(attach_at, time.monotonic() + self._retry_in())
             self._wake.wait(max(0.01, attach_at - time.monotonic()))
             self._wake.clear()
             if self._reports:
                 time.sleep(REPORT_LINGER_SECONDS)
-            if not self._answers():
-                attach_at = min(attach_at, time.monotonic() + self._retry_in())
 
     def _try_attach(self) -> bool:
+        doubted, self._doubted = self._doubted, False
         with self._lock:
             if not self._breaker.allow(time.monotonic()):
                 return False
         request = engine_pb2.AttachRequest(envelope_json=self._envelope.canonical())
+        seconds = PROBE_SECONDS if doubted else CONTROL_SECONDS
         try:
-            raw = self._attach(request.SerializeToString(), timeout=CONTROL_SECONDS)
+            raw = self._attach(request.SerializeToString(), timeout=seconds)
         except grpc.RpcError as error:
-            self._failed(error)
+            counters.add("moonmesh_gateway_errors_total")
+            self._reason = f"{error.code().name.lower()}: {error.details()}"
+            with self._lock:
+                self._breaker.failure(time.monotonic())
             return False
-        self._succeeded()
         reply = engine_pb2.AttachReply.FromString(raw)
-        if reply.federated != self._federated:
-            log.info("gateway of %s: %s", reply.group, reply.reason or "federated")
+        if not reply.federated and (reply.reason != self._reason or not self._answered):
+            log.warning("no federation through group %s: %s", reply.group, reply.reason)
         self._attached(reply.group)
-        self._federated = reply.federated
+        self._limits = RequestLimits.told(reply.limits)
+        self._reason, self._federated = reply.reason, reply.federated
+        with self._lock:
+            self._breaker.success(time.monotonic())
+        self._answered = True
+        self._first.set()
         return True
 
     def _send_reports(self) -> None:
-        batch = [self._reports[place] for place in range(min(len(self._reports), REPORT_BATCH))]
+        waiting = [self._reports[n] for n in range(min(len(self._reports), self._limits.reports))]
+        batch = waiting[: self._limits.fitting([item.key for item in waiting])]
+        if not batch:  # its key alone is longer than a request
+            counters.add("moonmesh_reports_dropped_total")
+            self._reports.popleft()
+            return
         request = engine_pb2.ReportRequest(fingerprint=self._fingerprint, written=batch)
         try:
             self._report(request.SerializeToString(), timeout=CONTROL_SECONDS)
         except grpc.RpcError as error:
-            self._failed(error)
-            return  # kept, and told once the gateway answers again
-        self._succeeded()
+            if not self._failed(error):
+                return  # kept, and told once the gateway answers again
+            # It answered, and will not have this batch, now or later.
+            counters.add("moonmesh_reports_dropped_total", len(batch))
         for _ in batch:
             self._reports.popleft()
 
@@ -256,15 +299,21 @@ class GatewayLink:
         with self._lock:
             return max(0.05, self._breaker.retry_in(time.monotonic()))
 
-    def _succeeded(self) -> None:
-        with self._lock:
-            self._breaker.success(time.monotonic())
-
-    def _failed(self, error: grpc.RpcError) -> None:
-        counters.add("moonmesh_gateway_errors_total")
-        gone = error.code() is grpc.StatusCode.UNAVAILABLE
-        with self._lock:
+    def _failed(self, error: grpc.RpcError) -> bool:
+        """Notes a failed call; whether the gateway answered all the same, with a refusal."""
+        code = error.code()
+        if code is grpc.StatusCode.UNAVAILABLE:
             # A gateway that is not there is no matter of counting: leave it out at once.
-            for _ in range(_BREAKER.failures if gone else 1):
+            counters.add("moonmesh_gateway_errors_total")
+            with self._lock:
                 self._breaker.failure(time.monotonic())
+        elif code is grpc.StatusCode.DEADLINE_EXCEEDED:
+            # A short deadline proves nothing: the thread asks it, with a deadline of its own.
+            counters.add("moonmesh_gateway_errors_total")
+            self._doubted = True
+        elif code is not grpc.StatusCode.CANCELLED:
+            counters.add("moonmesh_gateway_refusals_total")
+            log.warning("the gateway refuses: %s", error.details())
+            return True
         self._wake.set()
+        return False

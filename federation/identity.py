@@ -72,6 +72,11 @@ class Envelope(BaseModel):
         """
         if isinstance(namespace, Envelope):
             return namespace
+        if not isinstance(namespace, Mapping):
+            raise ConfigError(
+                f"{namespace!r} is no envelope: give its fields, as in [namespaces] of group.toml",
+                where="namespace",
+            )
         try:
             return cls.model_validate(dict(namespace))
         except ValidationError as error:

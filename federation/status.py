@@ -22,7 +22,7 @@ PROBLEMS_MAX = 16
 
 
 class Problems:
-    """The latest things that went wrong here, each once with its count."""
+    """The latest things that went wrong here, each once."""
 
     def __init__(self) -> None:
         self._latest: deque[str] = deque(maxlen=PROBLEMS_MAX)

@@ -86,6 +86,7 @@ class Breaker:
         self._open_until: float | None = None  # None = closed
         self._probe_until: float | None = None  # a probe is out until then at most
         self._closed_since = float("-inf")
+        self._opened_at = float("-inf")
         self._openings = 0  # in a row, without a calm time between; the exponent
         self.opened = 0  # ever
 
@@ -119,8 +120,10 @@ class Breaker:
         until = max(self._open_until, self._probe_until or self._open_until)
         return max(0.0, until - now)
 
-    def success(self, now: float) -> None:
-        """A call went well."""
+    def success(self, now: float, began: float | None = None) -> None:
+        """A call went well. `began`: when; a call from before the last opening says nothing."""
+        if began is not None and began < self._opened_at:
+            return
         if self._open_until is None:
             if self._failures:
                 self._remember(True)
@@ -134,8 +137,10 @@ class Breaker:
         self._failures = 0
         self._changed(BreakerState.CLOSED)
 
-    def failure(self, now: float) -> None:
-        """A call failed, or took too long."""
+    def failure(self, now: float, began: float | None = None) -> None:
+        """A call failed, or took too long. `began`: as in `success`."""
+        if began is not None and began < self._opened_at:
+            return
         if self._open_until is None:
             self._remember(False)
             if self._failures >= self._limits.failures:
@@ -165,6 +170,7 @@ class Breaker:
         seconds = min(limits.open_max_s, limits.open_s * 2.0**exponent)
         seconds *= 1.0 - limits.jitter * self._rng.random()
         self._open_until = now + seconds
+        self._opened_at = now
         self._probe_until = None
         self._openings += 1
         self.opened += 1

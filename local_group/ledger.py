@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 
 from local_group.holdings import OWN, Held, Holdings
@@ -16,8 +17,15 @@ REWRITE_SECONDS = 30.0
 """Between two attempts to make room in a full journal: each writes all of it."""
 
 
+FOREIGN_MAX = 262_144
+"""Pulled blocks remembered although they are not (or no longer) in Mooncake; the oldest go first."""
+
+
 class Ledger:
     """The attributed blocks of this group.
+
+    A block of a peer is known as such from its landing on. An engine that writes back what it was given
+    (before it was admitted, or after it was evicted) does not make it this group's own.
 
     Args:
         holdings: told of everything that is written here.
@@ -27,35 +35,52 @@ class Ledger:
     def __init__(self, holdings: Holdings, journal: Journal) -> None:
         self.holdings = holdings
         self._journal = journal
+        self._foreign: OrderedDict[tuple[bytes, str], Entry] = OrderedDict()
         self._disk = asyncio.Lock()
         self._rewritten_at = float("-inf")
 
     async def load(self, listed: Callable[[bytes, str], bool]) -> int:
-        """Takes back what the last run knew, less what Mooncake no longer has; opens the journal.
+        """Takes back what the last run knew; opens the journal.
 
         Args:
-            listed: whether a listing of Mooncake, taken just now, has this block.
+            listed: whether a listing of Mooncake, taken just now, has this block. Own blocks that it
+                lacks are forgotten; of a peer's it stays known whose they are.
 
         Returns:
-            The number of blocks known again.
+            The number of blocks held.
 
         Raises:
             JournalError: if the disk refuses.
         """
 
-        def read() -> list[Entry]:
+        def read() -> tuple[list[Entry], list[Entry]]:
             latest = {(e.fingerprint, e.key): e for e in self._journal.load()}
-            kept = [e for e in latest.values() if listed(e.fingerprint, e.key)]
-            self._journal.rewrite(kept)
-            return kept
+            here = [e for e in latest.values() if listed(e.fingerprint, e.key)]
+            gone = [
+                e for e in latest.values() if e.origin != OWN and not listed(e.fingerprint, e.key)
+            ][-FOREIGN_MAX:]
+            self._journal.rewrite([*gone, *here])
+            return here, gone
 
         async with self._disk:
-            kept = await asyncio.to_thread(read)
+            here, gone = await asyncio.to_thread(read)
         now = time.monotonic()
-        for e in kept:
+        for e in gone:
+            self.remember(e)
+        for e in here:
+            if e.origin != OWN:
+                self.remember(e)
             held = Held(e.size, e.digest, e.origin, e.epoch, e.hops, now)
             self.holdings.restore(e.fingerprint, e.key, held)
-        return len(kept)
+        return len(here)
+
+    def remember(self, entry: Entry) -> None:
+        """A block of a peer has landed here: from now on it is known whose it is."""
+        name = (entry.fingerprint, entry.key)
+        self._foreign[name] = entry
+        self._foreign.move_to_end(name)
+        while len(self._foreign) > FOREIGN_MAX:
+            self._foreign.popitem(last=False)
 
     async def report(self, entries: Sequence[Entry]) -> None:
         """Engines of this group have put these blocks.
@@ -64,9 +89,14 @@ class Ledger:
             JournalError: if the disk refuses; the blocks are offered all the same, until a restart.
         """
         now = time.monotonic()
-        fresh = [
-            e for e in entries if self.holdings.report(e.fingerprint, e.key, e.size, e.digest, now)
-        ]
+        fresh: list[Entry] = []
+        for e in entries:
+            known = self._foreign.get((e.fingerprint, e.key))
+            if known is not None and known.digest == e.digest:
+                if self._hold(known, now):
+                    fresh.append(known)
+            elif self.holdings.report(e.fingerprint, e.key, e.size, e.digest, now):
+                fresh.append(e)
         if fresh:
             await self._append(fresh, durable=False)
 
@@ -76,11 +106,21 @@ class Ledger:
         Raises:
             JournalError: if the disk refuses: then do not put them.
         """
+        for entry in entries:
+            self.remember(entry)
         await self._append(entries, durable=True)
 
     def admitted(self, entry: Entry) -> None:
         """A block that was announced is now in Mooncake."""
-        self.holdings.admit(
+        self._hold(entry, time.monotonic())
+
+    async def close(self) -> None:
+        """Closes the journal once what is being written has been written."""
+        async with self._disk:
+            await asyncio.to_thread(self._journal.close)
+
+    def _hold(self, entry: Entry, now: float) -> bool:
+        return self.holdings.admit(
             entry.fingerprint,
             entry.key,
             entry.size,
@@ -88,13 +128,8 @@ class Ledger:
             entry.origin,
             entry.epoch,
             entry.hops,
-            time.monotonic(),
+            now,
         )
-
-    async def close(self) -> None:
-        """Closes the journal once what is being written has been written."""
-        async with self._disk:
-            await asyncio.to_thread(self._journal.close)
 
     async def _append(self, entries: Sequence[Entry], *, durable: bool) -> None:
         async with self._disk:
@@ -102,12 +137,17 @@ class Ledger:
             full = not self._journal.has_room(entries)
             if full and now - self._rewritten_at >= REWRITE_SECONDS:
                 self._rewritten_at = now
-                known = [
-                    Entry(fp, key, h.size, h.digest, h.origin, h.epoch, h.hops)
-                    for fp, key, h in self.holdings.items()
-                ]
-                await asyncio.to_thread(self._journal.rewrite, known)
+                await asyncio.to_thread(self._journal.rewrite, self._everything())
             await asyncio.to_thread(self._journal.append, entries, durable=durable)
+
+    def _everything(self) -> list[Entry]:
+        """What a compacted journal holds: all that is known of a peer's blocks, and our own."""
+        held = [
+            Entry(fp, key, h.size, h.digest, h.origin, h.epoch, h.hops)
+            for fp, key, h in self.holdings.items()
+        ]
+        names = {(e.fingerprint, e.key) for e in held}
+        return [*(e for name, e in self._foreign.items() if name not in names), *held]
 
 
 def own(fingerprint: bytes, key: str, size: int, digest: bytes) -> Entry:

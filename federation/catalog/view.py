@@ -6,7 +6,7 @@ Views are hints: a wrong one costs a wasted round trip, never wrong bytes.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from federation.catalog.log import Answer, Position
@@ -51,10 +51,6 @@ class CatalogView:
         self.position = answer.position
         self.confirmed_at = now
 
-    def confirm(self, now: float) -> None:
-        """The owner had nothing newer."""
-        self.confirmed_at = now
-
     def refute(self, key_hash: int, now: float) -> None:
         """The owner did not have a block that this view promised."""
         self.false_positives += 1
@@ -91,15 +87,12 @@ def plan(
     key_hashes: Sequence[int],
     views: Sequence[tuple[str, CatalogView]],
     now: float,
-    *,
-    skip: Collection[int] = (),
 ) -> list[Run]:
     """Which peer to ask for which blocks of a chain: longest runs first, up to the first gap.
 
     Args:
         key_hashes: the chain, in order.
         views: usable peers with their views, the preferred one first.
-        skip: places that are under way already: they continue a run and are asked of nobody.
 
     Returns:
         Runs in chain order. A block that no peer has ends the plan: what follows it is of no use to
@@ -108,15 +101,10 @@ def plan(
     runs: list[Run] = []
     at = 0
     while at < len(key_hashes):
-        if at in skip:
-            at += 1
-            continue
         best: Run | None = None
         for peer, view in views:
             indices: list[int] = []
             for place in range(at, len(key_hashes)):
-                if place in skip:
-                    continue
                 if not view.has(key_hashes[place], now):
                     break
                 indices.append(place)

@@ -14,13 +14,13 @@ from google.protobuf.message import DecodeError, Message
 
 from federation.config import Limits
 from federation.counters import counters
-from federation.errors import PeerError
+from federation.errors import BreakerOpenError, PeerError
 from federation.peering import PeerConfig
 from federation.telemetry import inject
 from federation.transfer.frames import HEADER_BYTES
 from federation.trust.credentials import Credentials
 from federation.trust.diagnose import diagnose
-from local_group.breaker import Breaker, BreakerLimits, BreakerState
+from local_group.breaker import Breaker, BreakerLimits
 from moonmesh.v1 import peer_pb2
 
 HELLO_METHOD = "/moonmesh.v1.Peer/Hello"
@@ -82,8 +82,8 @@ class PeerLink:
     ) -> None:
         self.name = peer.name
         self.address = peer.address
-        self.reason = "not yet connected"
-        """Why the peer cannot be reached, or the last thing that went wrong; empty if all is well."""
+        self._unreachable = "not yet connected"
+        self._trouble = ""
         self._credentials = credentials
         self._limits = limits
         self._alive = alive
@@ -109,26 +109,32 @@ class PeerLink:
         return f"PeerLink({self.name} at {self.address}: {self.reason or 'ok'})"
 
     @property
+    def reason(self) -> str:
+        """Why the peer cannot be reached, or why its last pull failed; empty if all is well."""
+        return self._unreachable or self._trouble
+
+    @property
     def epoch(self) -> int:
         """Epoch of the peer's newest statement; 0 before the first."""
         return self._epoch()
 
     def usable(self, now: float) -> bool:
         """Whether pulls may be planned on this peer."""
-        return self._alive(now) and self._breaker.state(now) is not BreakerState.OPEN
+        return self._alive(now) and self._breaker.retry_in(now) <= 0
 
     def breaker_state(self, now: float) -> str:
         """For `status`: closed, open or half_open."""
         return self._breaker.state(now).value
 
-    def succeeded(self) -> None:
-        """A pull ended well."""
-        self._breaker.success(time.monotonic())
+    def succeeded(self, began: float) -> None:
+        """A pull that began then (monotonic seconds) ended well."""
+        self._breaker.success(time.monotonic(), began)
+        self._trouble = ""
 
-    def failed(self, error: PeerError) -> None:
-        """A pull failed, and it was the peer's doing."""
-        self._breaker.failure(time.monotonic())
-        self.reason = error.what
+    def failed(self, error: PeerError, began: float) -> None:
+        """A pull that began then failed, and it was the peer's doing."""
+        self._breaker.failure(time.monotonic(), began)
+        self._trouble = error.what
 
     def abandoned(self) -> None:
         """A pull ended early for a reason of our own: it says nothing about the peer."""
@@ -146,7 +152,7 @@ class PeerLink:
             answer = await call(raw, timeout=timeout)
         except grpc.aio.AioRpcError as error:
             raise self._explained(error) from error
-        self.reason = ""
+        self._unreachable = ""
         return parse(peer_pb2.HelloReply, _received(answer), self.name)
 
     async def catalog(
@@ -175,9 +181,9 @@ class PeerLink:
             PeerError: the peer did not answer, or not properly, or not in time.
         """
         if not self._breaker.allow(time.monotonic()):
-            raise UnreachableError("its breaker is open", where=self.name)
+            raise BreakerOpenError("its breaker is open", where=self.name)
         call = self._bulk.unary_stream(PULL_METHOD)(
-            request.SerializeToString(), timeout=timeout, metadata=inject()
+            _sent(request), timeout=timeout, metadata=inject()
         )
         try:
             async for raw in call:
@@ -209,15 +215,15 @@ class PeerLink:
         code, details = error.code(), error.details() or ""
         if code is grpc.StatusCode.UNAVAILABLE:
             self._diagnose()
-            return UnreachableError(self.reason or details, where=self.name)
+            return UnreachableError(self._unreachable or details, where=self.name)
         if code is grpc.StatusCode.RESOURCE_EXHAUSTED and "larger than max" in details:
             counters.add("moonmesh_oversized_messages_total")
-            self.reason = "it sent a message above the limit"
-            return OversizeError(self.reason, where=self.name)
+            return OversizeError("it sent a message above the limit", where=self.name)
         if code is grpc.StatusCode.DEADLINE_EXCEEDED:
             return PeerError("no answer within the deadline", where=self.name)
         what = f"it refused: {details}" if details else f"it answered {code.name}"
-        self.reason = what
+        if code is grpc.StatusCode.PERMISSION_DENIED:
+            self._unreachable = what
         return RefusedError(what, where=self.name)
 
     def _diagnose(self) -> None:
@@ -229,7 +235,7 @@ class PeerLink:
         self._diagnosed_at = now
 
         async def find_out() -> None:
-            self.reason = await diagnose(
+            self._unreachable = await diagnose(
                 self.address, self._credentials, self.name, DIAGNOSE_SECONDS
             )
 

@@ -163,12 +163,12 @@ class Sessions:
         while self._in_use(fingerprint):
             news.clear()
             try:
-                await self._refresh(link, fingerprint, view)
+                await self._refresh(link, fingerprint, view, share)
                 retry = RETRY_SECONDS[0]
                 continue
             except CatalogError as error:
                 counters.add("moonmesh_catalog_errors_total")
-                link.failed(error)
+                link.failed(error, time.monotonic())
                 view.position = None  # whatever was half believed: start over
             except PeerError:
                 counters.add("moonmesh_catalog_errors_total")
@@ -179,12 +179,14 @@ class Sessions:
             except asyncio.TimeoutError:
                 retry = min(2 * retry, RETRY_SECONDS[1])
 
-    async def _refresh(self, link: PeerLink, fingerprint: bytes, view: CatalogView) -> None:
+    async def _refresh(
+        self, link: PeerLink, fingerprint: bytes, view: CatalogView, share: int
+    ) -> None:
         wait_ms = self._limits.catalog_wait_ms
         request = peer_pb2.CatalogRequest(fingerprint=fingerprint, wait_ms=wait_ms)
         if view.position is not None:
             request.after.CopyFrom(position_to_wire(Position(*view.position)))
-        assembler = Assembler(self._limits.view_blocks_per_peer)
+        assembler = Assembler(share)
         answer = None
         async with aclosing(link.catalog(request, wait_ms / 1000 + ANSWER_SECONDS)) as answers:
             async for page in answers:

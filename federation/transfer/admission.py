@@ -72,6 +72,7 @@ class Admission:
 
     def offer(self, block: StagedBlock, hops: int) -> None:
         """A block has landed; `hops` group borders lie behind it. Never waits."""
+        self._ledger.remember(_entry(block, hops))
         try:
             self._queue.put_nowait(_Item(block, hops, get_current()))
         except asyncio.QueueFull:
@@ -102,10 +103,7 @@ class Admission:
         return held is None
 
     async def _admit(self, batch: Sequence[_Item]) -> None:
-        entries = [
-            Entry(b.fingerprint, b.key, len(b.data), b.digest, b.origin, b.epoch, hops)
-            for b, hops, _ in batch
-        ]
+        entries = [_entry(block, hops) for block, hops, _ in batch]
         try:
             await self._ledger.announce(entries)
         except JournalError as error:
@@ -127,3 +125,7 @@ class Admission:
                 self._ledger.admitted(entry)
             else:
                 counters.add("moonmesh_admission_failed_total")
+
+
+def _entry(b: StagedBlock, hops: int) -> Entry:
+    return Entry(b.fingerprint, b.key, len(b.data), b.digest, b.origin, b.epoch, hops)

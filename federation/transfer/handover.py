@@ -97,7 +97,18 @@ class EngineService:
             fingerprint = Envelope.model_validate_json(request.envelope_json).fingerprint()
         except ValidationError as error:
             await self._refuse(context, f"not a namespace envelope: {error.errors()[0]['msg']}")
-        reply = engine_pb2.AttachReply(group=self._group, fingerprint=fingerprint)
+        limits = self._limits
+        reply = engine_pb2.AttachReply(
+            group=self._group,
+            fingerprint=fingerprint,
+            limits=engine_pb2.RequestLimits(
+                keys=limits.engine_request_keys_max,
+                reports=limits.report_batch_max,
+                key_bytes=limits.key_bytes_max,
+                block_bytes=limits.block_bytes_max,
+                message_bytes=limits.control_message_bytes_max,
+            ),
+        )
         if fingerprint in self._namespaces:
             reply.federated = True
             self._touch(fingerprint)
@@ -114,9 +125,10 @@ class EngineService:
             await self._refuse(context, f"more than {self._limits.report_batch_max} blocks")
         entries: list[Entry] = []
         for item in request.written:
-            if not self._plausible(item):
-                await self._refuse(context, f"a report that cannot be: {item.key[:100]!r}")
-            entries.append(own(request.fingerprint, item.key, item.size, item.digest))
+            if self._plausible(item):
+                entries.append(own(request.fingerprint, item.key, item.size, item.digest))
+            else:  # it stays local; the others of the batch must not pay for it
+                counters.add("moonmesh_reports_implausible_total")
         counters.add("moonmesh_reported_blocks_total", len(entries))
         if request.fingerprint in self._exported:
             try:

@@ -7,28 +7,32 @@ peer is asked whether it has a block. A block that does not match its digest nev
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
 from typing import Protocol
 
 from federation.catalog.view import CatalogView, plan
 from federation.config import Limits
 from federation.counters import Samples, counters
-from federation.errors import PeerError
+from federation.errors import BreakerOpenError, PeerError
 from federation.identity import block_digest, key_hash
+from federation.request_limits import RequestLimits
+from federation.stopwatch import Stopwatch
 from federation.telemetry import (
     SPAN_GATEWAY_LOCATE,
     SPAN_PEER_PULL,
     SPAN_TRANSFER_VERIFY,
     span,
-    tracer,
 )
 from federation.timeouts import timeout_at
+from federation.transfer.ask import Ask, Wanted
 from federation.transfer.frames import HEADER_BYTES, Block, Decoder, NoRoomError
 from federation.transfer.staging import StagedBlock, Staging
 from moonmesh.v1 import peer_pb2
+
+log = logging.getLogger(__name__)
 
 JOBS_PER_PEER_MAX = 256
 """Streams that may wait for one of `pulls_per_peer`; what comes after is shed at once."""
@@ -46,11 +50,11 @@ class Source(Protocol):
     def pull(self, request: peer_pb2.PullRequest, timeout: float) -> AsyncGenerator[bytes, None]:
         """The raw messages of one answer. Raises PeerError (or a subclass) for every failure."""
 
-    def succeeded(self) -> None:
-        """A pull ended well."""
+    def succeeded(self, began: float) -> None:
+        """A pull that began then (monotonic seconds) ended well."""
 
-    def failed(self, error: PeerError) -> None:
-        """A pull failed, and it was the peer's doing."""
+    def failed(self, error: PeerError, began: float) -> None:
+        """A pull that began then failed, and it was the peer's doing."""
 
     def abandoned(self) -> None:
         """A pull ended early for a reason of our own."""
@@ -59,89 +63,8 @@ class Source(Protocol):
 Holder = tuple[Source, CatalogView]
 
 
-@dataclass(slots=True)
-class _Wanted:
-    """One block under way, shared by all who ask for it."""
-
-    key: str
-    key_hash: int
-    max_size: int
-    landed: asyncio.Future[StagedBlock | None]
-    waiters: int = 0
-    background_until: float = 0.0
-    """The pull goes on until then though nobody waits (loop time)."""
-    tried: set[str] = field(default_factory=set)
-
-    def wanted(self, now: float) -> bool:
-        return self.waiters > 0 or now < self.background_until
-
-
 class _NobodyWaits(Exception):  # noqa: N818 - it ends a pull, and is no error
     """All who asked have left before the end."""
-
-
-class _Stopwatch:
-    """Time spent in many short pieces, told as one span from the first of them on."""
-
-    def __init__(self) -> None:
-        self._first = 0
-        self._entered = 0
-        self._total = 0
-
-    def __enter__(self) -> None:
-        self._entered = time.time_ns()
-        self._first = self._first or self._entered
-
-    def __exit__(self, *_: object) -> None:
-        self._total += time.time_ns() - self._entered
-
-    def record(self, name: str, attributes: Mapping[str, int]) -> None:
-        if self._first:
-            made = tracer().start_span(name, start_time=self._first, attributes=attributes)
-            made.end(self._first + self._total)
-
-
-class Ask:
-    """What one caller wants: per key the block, a future of it, or None where nobody has it."""
-
-    def __init__(self, blocks: list[StagedBlock | _Wanted | None]) -> None:
-        self._blocks = blocks
-
-    def __len__(self) -> int:
-        return len(self._blocks)
-
-    async def block(self, index: int, give_up: float) -> StagedBlock | None:
-        """The block at `index`, as soon as it is here; None if it will not come by `give_up`.
-
-        `give_up` is in loop time.
-        """
-        slot = self._blocks[index]
-        if not isinstance(slot, _Wanted):
-            return slot
-        if not slot.landed.done():
-            # `wait`, unlike `wait_for`, leaves the future alone: others wait for it too.
-            await asyncio.wait({slot.landed}, timeout=give_up - asyncio.get_running_loop().time())
-        return slot.landed.result() if slot.landed.done() else None
-
-    def landed(self, index: int) -> bool:
-        """Whether the block at `index` is here now."""
-        slot = self._blocks[index]
-        if isinstance(slot, _Wanted):
-            return slot.landed.done() and slot.landed.result() is not None
-        return slot is not None
-
-    async def settle(self, timeout: float) -> None:
-        """Waits until nothing is under way any more, at most `timeout` seconds."""
-        pending = {slot.landed for slot in self._blocks if isinstance(slot, _Wanted)}
-        if pending:
-            await asyncio.wait(pending, timeout=timeout)
-
-    def leave(self) -> None:
-        """The caller waits no longer; what nobody waits for is cancelled."""
-        for slot in self._blocks:
-            if isinstance(slot, _Wanted):
-                slot.waiters -= 1
-        self._blocks = []
 
 
 class Puller:
@@ -164,7 +87,10 @@ class Puller:
         self._holders = holders
         self._landed = landed
         self._limits = limits
-        self._under_way: dict[tuple[bytes, str], _Wanted] = {}
+        self._fits = RequestLimits(
+            keys=limits.peer_request_keys_max, message_bytes=limits.control_message_bytes_max
+        )
+        self._under_way: dict[tuple[bytes, str], Wanted] = {}
         self._slots: dict[str, asyncio.Semaphore] = {}
         self._jobs: dict[str, set[asyncio.Task[None]]] = {}
         self.pull_ms = Samples()
@@ -195,29 +121,32 @@ class Puller:
             background: seconds for which they go on although nobody waits any more.
         """
         now = asyncio.get_running_loop().time()
-        blocks: list[StagedBlock | _Wanted | None] = [
+        blocks: list[StagedBlock | Wanted | None] = [
             self._staging.get(fingerprint, key) or self._under_way.get((fingerprint, key))
             for key in keys
         ]
         fresh = [index for index, found in enumerate(blocks) if found is None]
         if fresh:
-            wanted = [
-                _Wanted(
+            wanted = {
+                keys[index]: Wanted(
                     keys[index],
                     key_hash(fingerprint, keys[index]),
                     max_sizes[index],
                     asyncio.get_running_loop().create_future(),
                 )
-                for index in fresh
-            ]
-            for place in self._start(fingerprint, wanted, now + timeout):
-                blocks[fresh[place]] = wanted[place]
-                self._under_way[(fingerprint, wanted[place].key)] = wanted[place]
+                for index in fresh  # a key that is asked for twice is wanted once
+            }
+            in_order = list(wanted.values())
+            started = {in_order[p].key for p in self._start(fingerprint, in_order, now + timeout)}
+            for key in started:
+                self._under_way[(fingerprint, key)] = wanted[key]
+            for index in fresh:
+                blocks[index] = wanted[keys[index]] if keys[index] in started else None
         # A gap ends what a prefix can use: what lies behind it is not waited for.
         end = next((i for i, found in enumerate(blocks) if found is None), len(blocks))
         blocks[end:] = [None] * (len(blocks) - end)
         for slot in blocks[:end]:
-            if isinstance(slot, _Wanted):
+            if isinstance(slot, Wanted):
                 slot.waiters += 1
                 slot.background_until = max(slot.background_until, now + background)
         return Ask(blocks)
@@ -229,7 +158,7 @@ class Puller:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _start(self, fingerprint: bytes, wanted: Sequence[_Wanted], deadline: float) -> set[int]:
+    def _start(self, fingerprint: bytes, wanted: Sequence[Wanted], deadline: float) -> set[int]:
         """Plans over the holders and starts a stream a run; the places that are now under way."""
         with span(SPAN_GATEWAY_LOCATE, {"moonmesh.keys": len(wanted)}) as here:
             now = time.monotonic()
@@ -253,13 +182,15 @@ class Puller:
             if len(jobs) >= JOBS_PER_PEER_MAX:
                 counters.add("moonmesh_pulls_shed_total")
                 break  # what follows would lie behind a gap
-            part = [wanted[index] for index in run.indices]
-            task = asyncio.create_task(
-                self._pull(sources[run.peer], views[run.peer], fingerprint, part, deadline)
-            )
-            jobs.add(task)
-            task.add_done_callback(jobs.discard)
-            started.update(run.indices)
+            for piece in self._fits.pieces([wanted[index].key for index in run.indices]):
+                indices = run.indices[piece]
+                part = [wanted[index] for index in indices]
+                task = asyncio.create_task(
+                    self._pull(sources[run.peer], views[run.peer], fingerprint, part, deadline)
+                )
+                jobs.add(task)
+                task.add_done_callback(jobs.discard)
+                started.update(indices)
         return started
 
     async def _pull(
@@ -267,22 +198,24 @@ class Puller:
         source: Source,
         view: CatalogView,
         fingerprint: bytes,
-        part: Sequence[_Wanted],
+        part: Sequence[Wanted],
         deadline: float,
     ) -> None:
         """One stream, and what remains after it: asked of another holder, or given up."""
         loop = asyncio.get_running_loop()
+        began = time.monotonic()
         slot = self._slots.setdefault(source.name, asyncio.Semaphore(self._limits.pulls_per_peer))
         others = False
         """Whether what is left may be asked of another holder."""
         try:
             async with timeout_at(deadline):
                 await slot.acquire()
+            began = time.monotonic()
             try:
                 await self._stream(source, view, fingerprint, part, deadline)
             finally:
                 slot.release()
-            source.succeeded()
+            source.succeeded(began)
             others = True
         except NoRoomError:
             counters.add("moonmesh_staging_full_total")
@@ -294,10 +227,17 @@ class Puller:
             raise
         except asyncio.TimeoutError:
             counters.add("moonmesh_pulls_shed_total")
+        except BreakerOpenError:
+            others = True
         except PeerError as error:
             counters.add("moonmesh_pull_errors_total")
-            source.failed(error)
+            source.failed(error, began)
             others = True
+        except Exception:
+            # A defect of ours: whoever waits must not wait for it, nor the peer be blamed.
+            counters.add("moonmesh_pull_defects_total")
+            log.exception("a pull from %s ended by a defect", source.name)
+            source.abandoned()
         finally:
             left = [wanted for wanted in part if not wanted.landed.done()]
             for wanted in left:
@@ -315,7 +255,7 @@ class Puller:
         source: Source,
         view: CatalogView,
         fingerprint: bytes,
-        part: Sequence[_Wanted],
+        part: Sequence[Wanted],
         deadline: float,
     ) -> None:
         loop = asyncio.get_running_loop()
@@ -335,7 +275,7 @@ class Puller:
             with span(
                 SPAN_PEER_PULL, {"moonmesh.peer": source.name, "moonmesh.keys": len(part)}
             ) as here:
-                verifying = _Stopwatch()
+                verifying = Stopwatch()
                 arrived = 0
                 async with aclosing(source.pull(request, deadline - began)) as messages:
                     async for message in messages:
@@ -364,13 +304,13 @@ class Puller:
             self._staging.release(decoder.unfinished_bytes)
 
     @staticmethod
-    def _abandoned(part: Sequence[_Wanted], now: float) -> bool:
+    def _abandoned(part: Sequence[Wanted], now: float) -> bool:
         """Whether blocks are still to come, and nobody waits for any of them."""
         left = [wanted for wanted in part if not wanted.landed.done()]
         return bool(left) and not any(wanted.wanted(now) for wanted in left)
 
     def _verify(
-        self, source: Source, fingerprint: bytes, wanted: _Wanted, block: Block, asked_at: float
+        self, source: Source, fingerprint: bytes, wanted: Wanted, block: Block, asked_at: float
     ) -> StagedBlock:
         size = len(block.data)
         if block_digest(fingerprint, wanted.key, block.data) != block.digest:
@@ -393,7 +333,7 @@ class Puller:
         self._staging.land(staged, size)
         return staged
 
-    def _settle(self, fingerprint: bytes, wanted: _Wanted, block: StagedBlock | None) -> None:
+    def _settle(self, fingerprint: bytes, wanted: Wanted, block: StagedBlock | None) -> None:
         self._under_way.pop((fingerprint, wanted.key), None)
         if not wanted.landed.done():
             wanted.landed.set_result(block)

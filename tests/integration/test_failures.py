@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import signal
+import threading
 import time
+from collections import deque
 from pathlib import Path
 
 import pytest
 
+from federation.client import FederatedStore
 from tests.support.clock import SchedulingDelay
 from tests.support.federation import Federation, read, write
 from tests.support.wait import wait_for
@@ -58,6 +62,7 @@ def test_a_frozen_gateway_costs_the_deadline_and_then_nothing(tmp_path: Path) ->
                 assert read(west, [*local, "absent"]) == ["local"] * 4 + ["miss"]
                 assert time.monotonic() - began < 0.310 + noise.worst()
         # By now it is left out: a miss is answered without asking.
+        wait_for(lambda: not west.stats()["gateway"].startswith("fed"), 5, "it to be left out")
         assert west.stats()["gateway"].startswith("breaker")
         federation.groups["west"].kill("gateway", signal.SIGCONT)
         wait_for(lambda: west.stats()["gateway"] == "federated", 20, "the gateway to be taken back")
@@ -112,3 +117,47 @@ def test_a_frozen_local_mooncake_keeps_the_deadline_of_every_call(tmp_path: Path
                     assert time.monotonic() - began < 0.210 + noise.worst()
         federation.groups["west"].kill("master", signal.SIGCONT)
         wait_for(lambda: read(west, keys) == ["local"] * 8, 30, "local hits to return")
+
+
+def test_a_short_fault_of_a_peer_under_load_is_over_when_it_is_over(tmp_path: Path) -> None:
+    """Many readers at once: the first who tries again must not be drowned by the others."""
+    with Federation(tmp_path) as federation:
+        east = federation.store("east")
+        wests = [federation.store("west", deadline_ms=300) for _ in range(6)]
+        keys = [f"load-{i}" for i in range(3000)]
+        write(east, keys)
+        federation.wait_for_view("west", "east", len(keys))
+        stop = threading.Event()
+        hits: deque[float] = deque()
+        places = itertools.count()
+
+        def reader(store: FederatedStore) -> None:
+            while not stop.is_set():
+                place = next(places)
+                if place >= len(keys):
+                    return
+                if read(store, [keys[place]]) == ["peer"]:
+                    hits.append(time.monotonic())
+                stop.wait(0.03)
+
+        threads = [threading.Thread(target=reader, args=(store,)) for store in wests]
+        for thread in threads:
+            thread.start()
+        try:
+            wait_for(lambda: len(hits) > 100, 20, "peer hits before the fault")
+            federation.groups["east"].kill("gateway", signal.SIGSTOP)
+            frozen_at = time.monotonic()
+            wait_for(
+                lambda: time.monotonic() - max(hits[-1], frozen_at) > 1.5, 10, "no more peer hits"
+            )
+            federation.groups["east"].kill("gateway", signal.SIGCONT)
+            thawed_at = time.monotonic()
+            wait_for(
+                lambda: sum(hit > thawed_at for hit in list(hits)) > 50,
+                15,
+                f"peer hits to return: {federation.status('west')['peers']}",
+            )
+        finally:
+            stop.set()
+            for thread in threads:
+                thread.join()

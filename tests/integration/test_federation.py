@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from federation.errors import UsageError
 from federation.identity import Envelope
 from tests.support.federation import BLOCK, NAMESPACE, Buffer, Federation, content, read, write
 from tests.support.wait import wait_for
@@ -81,7 +83,7 @@ def test_two_envelopes_never_meet_under_one_key(pair: Federation) -> None:
     assert two.batch_put_from(keys, buffer.pointers, buffer.sizes) == [0, 0]
     assert read(one, keys, "one") == ["local"] * 2
     assert read(two, keys, "two") == ["local"] * 2
-    assert two.stats()["gateway"] == "local only", "no group.toml knows that envelope"
+    assert two.stats()["gateway"] == "local only: no namespace of group.toml has this envelope"
 
 
 def test_blocks_of_many_sizes_cross_whole(pair: Federation) -> None:
@@ -176,6 +178,87 @@ def test_what_was_pulled_is_not_offered_onward_not_even_after_a_restart(tmp_path
         federation.wait_for_view("ccc", "bbb", 1)
         assert read(c, keys) == ["miss"] * 10
         assert federation.counter("ccc", "moonmesh_peer_blocks_total") == 1
+
+
+def test_writing_back_at_once_does_not_make_a_pulled_block_our_own(tmp_path: Path) -> None:
+    """A backs-up engine writes back before the gateway has admitted what it handed over."""
+    names = ("aaa", "bbb", "ccc")
+    with Federation(tmp_path, names, without=[("aaa", "ccc")]) as federation:
+        a, b, c = (federation.store(name, deadline_ms=5000) for name in names)
+        keys = [f"back-{i}" for i in range(300)]
+        write(a, keys)
+        federation.wait_for_view("bbb", "aaa", 300)
+        write(b, ["own-of-b"])
+        federation.wait_for_view("ccc", "bbb", 1)
+        for start in range(0, 300, 30):
+            part = keys[start : start + 30]
+            assert set(read(b, part)) == {"peer"}
+            missing = [
+                k
+                for k, e in zip(part, b.batch_is_exist(part, for_write=True), strict=True)
+                if not e
+            ]
+            if missing:
+                write(b, missing)
+        wait_for(lambda: read(b, keys) == ["local"] * 300, 20, "all to be admitted")
+        federation.wait_for_view("ccc", "bbb", 1)
+        assert read(c, keys) == ["miss"] * 300
+
+
+def test_a_chain_longer_than_a_request_crosses_whole(pair: Federation) -> None:
+    east, west = pair.store("east"), pair.store("west", deadline_ms=30_000)
+    keys = [f"long-{i:05}-{'x' * 250}" for i in range(5000)]
+    held = pair.status("east")["holdings"]["blocks"]
+    small = Buffer(len(keys), 64).fill(keys)
+    assert set(east.batch_put_from(keys, small.pointers, small.sizes)) == {0}
+    assert east.flush_reports(20)
+    pair.wait_for_view("west", "east", held + 5000)
+    out = Buffer(len(keys), 64)
+    assert west.batch_get_into(keys, out.pointers, out.sizes) == [64] * 5000
+    assert (out.array == small.array).all()
+    assert set(west.last_tiers()) == {"peer"}
+
+
+def test_bad_arguments_are_refused_one_by_one_and_cost_the_others_nothing(
+    pair: Federation,
+) -> None:
+    east, west = pair.store("east"), pair.store("west", deadline_ms=5000)
+    held = pair.status("east")["holdings"]["blocks"]
+    write(east, ["good-0", "good-1"])
+    pair.wait_for_view("west", "east", held + 2)
+    keys = ["good-0", "", "k" * 1100, "good-1", "absent"]
+    buffer = Buffer(len(keys))
+    for _ in range(3):
+        results = west.batch_get_into(keys, buffer.pointers, buffer.sizes)
+        assert results == [BLOCK, -600, -704, BLOCK, -704]
+    assert west.stats()["gateway"] == "federated"
+    assert east.batch_put_from(["x"], [-8], [64]) == [-600]
+    assert east.batch_put_from(["x", "y"], [1], [64, 64]) == [-600, -600]
+    assert east.batch_put_from(["x"], [None], [64]) == [-600]  # type: ignore[list-item]
+    assert east.put("k" * 2000, b"local only: peers do not take such a key") == 0
+    assert east.get("k" * 2000).startswith(b"local only")
+    assert east.put("after", b"the long key holds nothing up") == 0
+    assert east.flush_reports()
+    wait_for(lambda: west.get("after") != b"", 10, "what came after to be offered")
+    for call in (
+        lambda: west.get("k", deadline_ms=0),
+        lambda: west.batch_is_exist(["k"], deadline_ms=-1),
+        lambda: west.setup("127.0.0.1", namespace=NAMESPACE),
+    ):
+        with pytest.raises(UsageError):
+            call()
+
+
+def test_a_forked_child_is_told_and_does_not_hang(pair: Federation) -> None:
+    east = pair.store("east")
+    child = os.fork()
+    if child == 0:
+        try:
+            east.get("k", deadline_ms=500)
+        except UsageError:
+            os._exit(0)
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 def test_without_a_gateway_it_is_plain_mooncake(pair: Federation) -> None:

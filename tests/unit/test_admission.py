@@ -115,6 +115,54 @@ async def test_an_entry_from_before_the_pull_was_of_a_copy_that_is_gone(tmp_path
     assert held.origin == "west", "what is here now came from there"
 
 
+async def test_writing_back_before_it_is_admitted_does_not_make_it_our_own(tmp_path: Path) -> None:
+    async with Setup(tmp_path) as setup:
+        setup.task.cancel()  # admission hangs; an engine has the block, and backs it up
+        setup.admission.offer(block("a"), 1)
+        await setup.ledger.report([own(FP, "a", 10, b"d" * 16), own(FP, "b", 10, b"d" * 16)])
+    assert setup.holdings.exportable(FP, "a") is None
+    assert setup.holdings.exportable(FP, "b") is not None
+    held = setup.holdings.get(FP, "a")
+    assert held is not None
+    assert held.origin == "west"
+
+
+async def test_writing_back_after_it_was_evicted_and_after_a_restart_neither(
+    tmp_path: Path,
+) -> None:
+    async with Setup(tmp_path) as setup:
+        setup.admission.offer(block("a"), 1)
+        await wait_for_async(lambda: len(setup.holdings) == 1, 5, "it to be admitted")
+    again = Setup(tmp_path)
+    assert await again.ledger.load(lambda fp, key: False) == 0, "Mooncake has lost it"
+    await again.ledger.report([own(FP, "a", 10, b"d" * 16)])
+    assert again.holdings.exportable(FP, "a") is None
+    await again.ledger.close()
+    assert [e.origin for e in Journal(tmp_path, 1 << 20).load()][-1] == "west"
+
+
+async def test_other_bytes_under_the_key_of_a_pulled_block_are_our_own(tmp_path: Path) -> None:
+    async with Setup(tmp_path) as setup:
+        setup.task.cancel()
+        setup.admission.offer(block("a"), 1)
+        await setup.ledger.report([own(FP, "a", 10, b"e" * 16)])
+    held = setup.holdings.exportable(FP, "a")
+    assert held is not None
+    assert held.digest == b"e" * 16
+
+
+async def test_at_the_limit_the_oldest_pulled_block_is_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ledger_module, "FOREIGN_MAX", 2)
+    async with Setup(tmp_path) as setup:
+        setup.task.cancel()
+        for key in "abc":
+            setup.admission.offer(block(key), 1)
+        await setup.ledger.report([own(FP, key, 10, b"d" * 16) for key in "abc"])
+    assert [setup.holdings.exportable(FP, k) is not None for k in "abc"] == [True, False, False]
+
+
 async def test_a_full_queue_sheds_and_never_waits(tmp_path: Path) -> None:
     setup = Setup(tmp_path, queue_max=2)
     for key in "abc":

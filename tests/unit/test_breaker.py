@@ -137,3 +137,16 @@ def test_time_open_is_within_its_limits(draw: float, jitter: float, openings: in
 def test_limits_are_checked(bad: dict[str, float]) -> None:
     with pytest.raises(ValueError, match="<"):
         BreakerLimits(**bad)  # type: ignore[arg-type]
+
+
+def test_a_verdict_of_a_call_from_before_the_opening_says_nothing() -> None:
+    """Many calls are under way when it opens; their late ends must not hold up the recovery."""
+    breaker = Breaker(BreakerLimits(failures=1, open_s=1.0, jitter=0.0), random.Random(1))
+    breaker.failure(10.0, began=9.0)
+    assert breaker.allow(11.0), "the probe"
+    for _ in range(5):
+        breaker.failure(11.1, began=9.5)
+        breaker.success(11.1, began=9.5)
+    assert breaker.state(11.2) is BreakerState.HALF_OPEN
+    breaker.success(11.2, began=11.0)
+    assert breaker.state(11.2) is BreakerState.CLOSED

@@ -10,7 +10,7 @@ import pytest
 from federation.catalog.log import Answer, Position
 from federation.catalog.view import CatalogView
 from federation.config import Limits
-from federation.errors import PeerError
+from federation.errors import BreakerOpenError, PeerError
 from federation.identity import Fingerprint, block_digest, key_hash
 from federation.transfer import puller as module
 from federation.transfer.frames import Encoder
@@ -65,10 +65,10 @@ class FakeSource:
                 yield message
         yield encoder.end()
 
-    def succeeded(self) -> None:
+    def succeeded(self, began: float) -> None:
         self.verdicts.append("succeeded")
 
-    def failed(self, error: PeerError) -> None:
+    def failed(self, error: PeerError, began: float) -> None:
         self.verdicts.append("failed")
 
     def abandoned(self) -> None:
@@ -308,4 +308,42 @@ async def test_close_ends_what_is_under_way() -> None:
     await asyncio.sleep(0)
     await bench.puller.close()
     assert await bench.collect(ask) == [None] * len(KEYS)
+    assert bench.puller.under_way == 0
+
+
+async def test_a_peer_that_is_not_asked_because_its_breaker_is_open_is_not_blamed() -> None:
+    async def shut(request: peer_pb2.PullRequest) -> AsyncGenerator[bytes, None]:
+        raise BreakerOpenError("its breaker is open")
+        yield b""
+
+    east, west = FakeSource("east", KEYS, shut), FakeSource("west", KEYS)
+    bench = Bench(east, west)
+    assert await bench.collect(bench.ask()) == [data_of(key) for key in KEYS]
+    assert (east.verdicts, west.verdicts) == ([], ["succeeded"])
+
+
+async def test_a_defect_of_ours_blames_nobody_and_leaves_nobody_waiting() -> None:
+    async def breaks(request: peer_pb2.PullRequest) -> AsyncGenerator[bytes, None]:
+        raise AssertionError("a defect")
+        yield b""
+
+    east = FakeSource("east", KEYS, breaks)
+    bench = Bench(east)
+    assert await bench.collect(bench.ask()) == [None] * len(KEYS)
+    assert east.verdicts == ["abandoned"]
+
+
+async def test_a_run_longer_than_a_request_is_pulled_in_pieces() -> None:
+    east = FakeSource("east", KEYS)
+    bench = Bench(east, limits=Limits(peer_request_keys_max=4))
+    assert await bench.collect(bench.ask()) == [data_of(key) for key in KEYS]
+    assert east.requests == [KEYS[:4], KEYS[4:]]
+
+
+async def test_a_key_that_is_asked_for_twice_is_pulled_once() -> None:
+    east = FakeSource("east", KEYS)
+    bench = Bench(east)
+    keys = [KEYS[0], KEYS[0], KEYS[1]]
+    assert await bench.collect(bench.ask(keys)) == [data_of(key) for key in keys]
+    assert east.requests == [KEYS[:2]]
     assert bench.puller.under_way == 0

@@ -25,16 +25,32 @@ class AttachRequest(_message.Message):
     def __init__(self, envelope_json: _Optional[str] = ...) -> None: ...
 
 class AttachReply(_message.Message):
-    __slots__ = ("group", "fingerprint", "federated", "reason")
+    __slots__ = ("group", "fingerprint", "federated", "reason", "limits")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
     FEDERATED_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    LIMITS_FIELD_NUMBER: _ClassVar[int]
     group: str
     fingerprint: bytes
     federated: bool
     reason: str
-    def __init__(self, group: _Optional[str] = ..., fingerprint: _Optional[bytes] = ..., federated: bool = ..., reason: _Optional[str] = ...) -> None: ...
+    limits: RequestLimits
+    def __init__(self, group: _Optional[str] = ..., fingerprint: _Optional[bytes] = ..., federated: bool = ..., reason: _Optional[str] = ..., limits: _Optional[_Union[RequestLimits, _Mapping]] = ...) -> None: ...
+
+class RequestLimits(_message.Message):
+    __slots__ = ("keys", "reports", "key_bytes", "block_bytes", "message_bytes")
+    KEYS_FIELD_NUMBER: _ClassVar[int]
+    REPORTS_FIELD_NUMBER: _ClassVar[int]
+    KEY_BYTES_FIELD_NUMBER: _ClassVar[int]
+    BLOCK_BYTES_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    keys: int
+    reports: int
+    key_bytes: int
+    block_bytes: int
+    message_bytes: int
+    def __init__(self, keys: _Optional[int] = ..., reports: _Optional[int] = ..., key_bytes: _Optional[int] = ..., block_bytes: _Optional[int] = ..., message_bytes: _Optional[int] = ...) -> None: ...
 
 class Written(_message.Message):
     __slots__ = ("key", "size", "digest", "chain_position")

@@ -1,0 +1,91 @@
+"""A caller's lists of keys, pointers and sizes, cut to what one step may take, and made safe to use."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from federation.identity import block_digest
+from federation.memory import bytes_at
+from federation.timeouts import Deadline
+
+STEP_KEYS = 2048
+STEP_BYTES = 16 * 1024 * 1024
+"""What is worked on between two looks at the clock: digests of 16 MiB take about 2 ms."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Blocks of one step. A pointer or size that cannot be one is 0, which the store client refuses."""
+
+    keys: Sequence[str]
+    pointers: list[int]
+    sizes: list[int]
+
+    def names(self, prefix: str) -> list[str]:
+        """The keys as Mooncake knows them; "" for what can be no key, which the store refuses."""
+        return [prefix + key if _is_key(key) else "" for key in self.keys]
+
+    def digests(self, fingerprint: bytes) -> list[bytes | None]:
+        """The writer's digest of each block; None for what cannot be read."""
+        return [
+            block_digest(fingerprint, key, bytes_at(pointer, size))
+            if _is_key(key) and pointer and size
+            else None
+            for key, pointer, size in zip(self.keys, self.pointers, self.sizes, strict=True)
+        ]
+
+
+def batches(
+    keys: Sequence[str],
+    pointers: Sequence[int],
+    sizes: Sequence[int],
+    until: Deadline | None,
+) -> Iterator[Batch]:
+    """The lists in steps; all at once without a deadline. Ends early when the deadline has passed.
+
+    Lists of different lengths make every block of the call one that is refused, as Mooncake does.
+    """
+    if not len(keys) == len(pointers) == len(sizes):
+        yield Batch(keys, [0] * len(keys), [0] * len(keys))
+        return
+    start = 0
+    while start < len(keys) and (until is None or until.left() > 0):
+        end = min(len(keys), start + STEP_KEYS) if until is not None else len(keys)
+        here = [_natural(size) for size in sizes[start:end]]
+        if until is not None:
+            here = here[: _fitting(here)]
+            end = start + len(here)
+        yield Batch(keys[start:end], [_natural(p) for p in pointers[start:end]], here)
+        start = end
+
+
+def _fitting(sizes: Sequence[int]) -> int:
+    """How many of the first sizes one step takes: at least one."""
+    total = 0
+    for count, size in enumerate(sizes):
+        total += size
+        if total > STEP_BYTES and count:
+            return count
+    return len(sizes)
+
+
+def _natural(value: object) -> int:
+    """An address or size as an int (numpy's too); 0 for anything that is none."""
+    try:
+        number = int(value)  # type: ignore[call-overload]
+    except (TypeError, ValueError, OverflowError):
+        return 0
+    return int(number) if 0 < number < 1 << 63 else 0
+
+
+def _is_key(key: object) -> bool:
+    if not isinstance(key, str) or not key:
+        return False
+    if key.isascii():
+        return True
+    try:
+        key.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -1,0 +1,65 @@
+"""What an engine asks its gateway for after the local Mooncake has answered."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from federation.codes import INVALID_PARAMS
+from federation.gateway_link import GatewayLink
+from federation.memory import copy_to
+
+
+def fill_from_peers(
+    link: GatewayLink | None,
+    keys: Sequence[str],
+    pointers: Sequence[int],
+    sizes: Sequence[int],
+    results: Sequence[int],
+    wait: float,
+) -> Iterator[tuple[int, int]]:
+    """Puts what peers have of the missing blocks into the caller's memory.
+
+    Args:
+        results: of the local read: what is not above 0 is missing.
+        wait: seconds at most.
+
+    Yields:
+        Place and size of each block that has arrived.
+    """
+    absent = _absent(link, keys, results)
+    if link is None or not absent:
+        return
+    wanted = [keys[place] for place in absent]
+    room = [int(sizes[place]) for place in absent]
+    for index, data in link.pull(wanted, room, wait):
+        place = absent[index]
+        # The copy is made by the caller's thread, before its call returns: nobody touches its memory
+        # later.
+        copy_to(int(pointers[place]), data)
+        yield place, len(data)
+
+
+def landed_from_peers(
+    link: GatewayLink | None,
+    keys: Sequence[str],
+    results: Sequence[int],
+    wait: float,
+    timeout: float,
+) -> list[int]:
+    """Starts pulling what is missing; the places of what has landed within `wait` seconds."""
+    absent = _absent(link, keys, results)
+    if link is None or not absent:
+        return []
+    landed = link.exists([keys[place] for place in absent], wait, timeout)
+    return [place for place, here in zip(absent, landed, strict=True) if here]
+
+
+def _absent(link: GatewayLink | None, keys: Sequence[str], results: Sequence[int]) -> list[int]:
+    """Places to ask peers for: what is not here, less what nobody could hold."""
+    if link is None:
+        return []
+    return [
+        place
+        for place, result in enumerate(results)
+        if result <= 0 and result != INVALID_PARAMS and link.limits.takes(keys[place])
+    ]

@@ -1,0 +1,69 @@
+"""What callers of the puller wait for: blocks under way, shared by all who ask for them."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+
+from federation.transfer.staging import StagedBlock
+
+
+@dataclass(slots=True)
+class Wanted:
+    """One block under way, shared by all who ask for it."""
+
+    key: str
+    key_hash: int
+    max_size: int
+    landed: asyncio.Future[StagedBlock | None]
+    waiters: int = 0
+    background_until: float = 0.0
+    """The pull goes on until then though nobody waits (loop time)."""
+    tried: set[str] = field(default_factory=set)
+
+    def wanted(self, now: float) -> bool:
+        """Whether anybody still waits for it, or it goes on in the background."""
+        return self.waiters > 0 or now < self.background_until
+
+
+class Ask:
+    """What one caller wants: per key the block, a future of it, or None where nobody has it."""
+
+    def __init__(self, blocks: list[StagedBlock | Wanted | None]) -> None:
+        self._blocks = blocks
+
+    def __len__(self) -> int:
+        return len(self._blocks)
+
+    async def block(self, index: int, give_up: float) -> StagedBlock | None:
+        """The block at `index`, as soon as it is here; None if it will not come by `give_up`.
+
+        `give_up` is in loop time.
+        """
+        slot = self._blocks[index]
+        if not isinstance(slot, Wanted):
+            return slot
+        if not slot.landed.done():
+            # `wait`, unlike `wait_for`, leaves the future alone: others wait for it too.
+            await asyncio.wait({slot.landed}, timeout=give_up - asyncio.get_running_loop().time())
+        return slot.landed.result() if slot.landed.done() else None
+
+    def landed(self, index: int) -> bool:
+        """Whether the block at `index` is here now."""
+        slot = self._blocks[index]
+        if isinstance(slot, Wanted):
+            return slot.landed.done() and slot.landed.result() is not None
+        return slot is not None
+
+    async def settle(self, timeout: float) -> None:
+        """Waits until nothing is under way any more, at most `timeout` seconds."""
+        pending = {slot.landed for slot in self._blocks if isinstance(slot, Wanted)}
+        if pending:
+            await asyncio.wait(pending, timeout=timeout)
+
+    def leave(self) -> None:
+        """The caller waits no longer; what nobody waits for is cancelled."""
+        for slot in self._blocks:
+            if isinstance(slot, Wanted):
+                slot.waiters -= 1
+        self._blocks = []
