@@ -12,11 +12,12 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    ValidationError,
     ValidationInfo,
     field_validator,
 )
 
-from local_group.toml import explain, read_toml
+from local_group.toml import explain, read_toml, read_top
 
 __all__ = [
     "GIB",
@@ -24,6 +25,7 @@ __all__ = [
     "MIB",
     "GroupConfig",
     "GroupName",
+    "GroupPlace",
     "Host",
     "MasterConfig",
     "Ports",
@@ -31,6 +33,7 @@ __all__ = [
     "StoresConfig",
     "check_host",
     "explain",
+    "load_place",
     "parse_size",
     "read_toml",
     "resolve_path",
@@ -190,8 +193,8 @@ class StoresConfig(_Section):
         return value
 
 
-class GroupConfig(_Section):
-    """One complete, isolated Mooncake cluster on this host, as `group.toml` describes it."""
+class GroupPlace(_Section):
+    """What of `group.toml` is needed to find a group that runs: its name and its folder."""
 
     name: GroupName
     """What this group is called, by its peers and in its certificates too: a lower-case letter, then at
@@ -199,27 +202,11 @@ class GroupConfig(_Section):
     data_dir: Annotated[Path, BeforeValidator(resolve_path)]
     """Folder of logs, sockets, state, spans and the journal, relative to this file (absolute once
     loaded). On a local disk, and short: the path of a unix socket in it fits 107 bytes."""
-    port_base: Annotated[int, Field(ge=1024, le=65535)]
-    """Port, the first of the group's: +0 the master's RPC, +1 its admin HTTP, +2 the gateway for peers,
-    +3 the gateway for engines over TCP, +10 and up the stores. None of them may lie in 12300-17000,
-    where Mooncake opens ports of its own."""
-    host: Host = "127.0.0.1"
-    """Address (IPv4 or host name) at which the group's own parts reach each other. Mooncake has no
-    authentication: choose one that nobody else reaches."""
-    protocol: Literal["tcp", "rdma"] = "tcp"
-    """Mooncake's transport within the group; `rdma` needs RDMA devices on all of its hosts."""
-    master: MasterConfig = MasterConfig()
-    stores: StoresConfig
 
     @field_validator("name")
     @classmethod
     def _good_name(cls, value: str) -> str:
         return _check_name(value)
-
-    @field_validator("host")
-    @classmethod
-    def _good_host(cls, value: str) -> str:
-        return check_host(value)
 
     @field_validator("data_dir")
     @classmethod
@@ -232,6 +219,62 @@ class GroupConfig(_Section):
                 f"allows {UNIX_PATH_MAX} ({socket}): choose a shorter data_dir"
             )
         return value
+
+    @property
+    def run_dir(self) -> Path:
+        """Sockets, the lock and the state of the running group."""
+        return self.data_dir / "run"
+
+    @property
+    def log_dir(self) -> Path:
+        """One log file a process."""
+        return self.data_dir / "logs"
+
+    @property
+    def state_file(self) -> Path:
+        """What runs now: see `local_group.state`."""
+        return self.run_dir / "state"
+
+    @property
+    def lock_file(self) -> Path:
+        """Locked by the one supervisor of this group while it lives."""
+        return self.run_dir / "lock"
+
+    @property
+    def gateway_socket(self) -> Path:
+        """The gateway's unix socket for engines on this host."""
+        return self.run_dir / "gateway.sock"
+
+    @property
+    def journal_dir(self) -> Path:
+        """Where the provenance of pulled blocks is journalled."""
+        return self.data_dir / "journal"
+
+    @property
+    def coordination_dir(self) -> Path:
+        """Where the durable epoch is kept."""
+        return self.data_dir / "coordination"
+
+
+class GroupConfig(GroupPlace):
+    """One complete, isolated Mooncake cluster on this host, as `group.toml` describes it."""
+
+    port_base: Annotated[int, Field(ge=1024, le=65535)]
+    """Port, the first of the group's: +0 the master's RPC, +1 its admin HTTP, +2 the gateway for peers,
+    +3 the gateway for engines over TCP, +10 and up the stores. None of them may lie in 12300-17000,
+    where Mooncake opens ports of its own."""
+    host: Host = "127.0.0.1"
+    """Address (IPv4 or host name) at which the group's own parts reach each other. Mooncake has no
+    authentication: choose one that nobody else reaches."""
+    protocol: Literal["tcp", "rdma"] = "tcp"
+    """Mooncake's transport within the group; `rdma` needs RDMA devices on all of its hosts."""
+    master: MasterConfig = MasterConfig()
+    stores: StoresConfig
+
+    @field_validator("host")
+    @classmethod
+    def _good_host(cls, value: str) -> str:
+        return check_host(value)
 
     @field_validator("stores")
     @classmethod
@@ -268,37 +311,16 @@ class GroupConfig(_Section):
         """Base URL of the master's admin HTTP."""
         return f"http://{self.host}:{self.ports.master_admin}"
 
-    @property
-    def run_dir(self) -> Path:
-        """Sockets, the lock and the state of the running group."""
-        return self.data_dir / "run"
 
-    @property
-    def log_dir(self) -> Path:
-        """One log file a process."""
-        return self.data_dir / "logs"
+def load_place(path: Path) -> GroupPlace:
+    """Only where a group is, of a group.toml whose rest may be wrong, or no TOML.
 
-    @property
-    def state_file(self) -> Path:
-        """What runs now: see `local_group.state`."""
-        return self.run_dir / "state.json"
-
-    @property
-    def lock_file(self) -> Path:
-        """Locked by the one supervisor of this group while it lives."""
-        return self.run_dir / "lock"
-
-    @property
-    def gateway_socket(self) -> Path:
-        """The gateway's unix socket for engines on this host."""
-        return self.run_dir / "gateway.sock"
-
-    @property
-    def journal_dir(self) -> Path:
-        """Where the provenance of pulled blocks is journalled."""
-        return self.data_dir / "journal"
-
-    @property
-    def coordination_dir(self) -> Path:
-        """Where the durable epoch is kept."""
-        return self.data_dir / "coordination"
+    Raises:
+        ConfigError: `name` or `data_dir` cannot be used either.
+    """
+    path = Path(path).absolute()
+    content = read_top(path, tuple(GroupPlace.model_fields))
+    try:
+        return GroupPlace.model_validate(content, context={"folder": path.parent})
+    except ValidationError as error:
+        raise explain(error, path, GroupPlace) from error

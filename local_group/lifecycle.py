@@ -1,4 +1,4 @@
-"""A group from start to stop: what `moonmesh up`, `down` and `status` do."""
+"""A group from start to stop: what `moonmesh up` and `down` do."""
 
 from __future__ import annotations
 
@@ -6,34 +6,29 @@ import asyncio
 import contextlib
 import signal
 import time
-from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
 
 import psutil
 
 from local_group.admin import AdminClient
-from local_group.config import GroupConfig
+from local_group.child import ChildSpec, Progress, ReadyCheck, SupervisorLimits
+from local_group.config import GroupConfig, GroupPlace
 from local_group.mooncake import (
     MooncakePrograms,
     master_command,
     mooncake_environment,
     store_command,
 )
-from local_group.ports import PortUse, check_free, listeners, mooncake_ports
+from local_group.ports import check_free, listeners, mooncake_ports
 from local_group.process_errors import AdminError, AlreadyRunning, GroupError
-from local_group.processes import (
-    ChildSpec,
-    Progress,
-    ReadyCheck,
-    Supervisor,
-    SupervisorLimits,
-    kill_leftovers,
-)
+from local_group.processes import Supervisor, kill_leftovers
 from local_group.state import (
-    ChildState,
     GroupLock,
     GroupState,
     ProcessId,
+    clear_state,
     leftovers,
     read_state,
 )
@@ -43,55 +38,23 @@ START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 45.0
 """Seconds for a supervisor to stop its group before `down` kills everything: more than three stages
 that each need `SupervisorLimits.stop_grace`."""
+HEARD_TIMEOUT_S = 5.0
+"""Seconds for a supervisor to begin to stop its group; one that does not is killed with it."""
+SAY_AFTER_S = 1.0
+"""Seconds after which `down` says what it waits for; it takes about 1 otherwise."""
 
+_POLL_S = 0.02
 _CONNECT_TIMEOUT_S = 1.0
-
-
-@dataclass(frozen=True)
-class Extra:
-    """What runs in a group beside Mooncake: the gateway, given by a layer that knows it."""
-
-    stages: Sequence[Sequence[ChildSpec]] = ()
-    ports: Sequence[PortUse] = ()
-
-
-@dataclass(frozen=True)
-class ChildReport:
-    """A child as `status` shows it."""
-
-    name: str
-    phase: str
-    pid: int | None = None
-    uptime_s: float | None = None
-    restarts: int = 0
-    rss_bytes: int | None = None
-    last_exit: str = ""
-
-
-@dataclass(frozen=True)
-class GroupReport:
-    """A group as `status` shows it."""
-
-    group: str
-    phase: str
-    """`stopped`, `starting`, `ready`, `degraded` (a child is not ready) or `stopping`."""
-    supervisor_pid: int | None = None
-    children: Sequence[ChildReport] = field(default_factory=tuple)
-    problems: Sequence[str] = field(default_factory=tuple)
-
-    @property
-    def ready(self) -> bool:
-        """Does everything run and answer?"""
-        return self.phase == "ready" and not self.problems
 
 
 async def run_group(
     config: GroupConfig,
-    extra: Extra | None = None,
+    beside: Sequence[ChildSpec] = (),
     *,
+    lock: GroupLock | None = None,
     timeout: float = START_TIMEOUT_S,
     progress: Callable[[Progress], None] = lambda _: None,
-    on_ready: Callable[[], None] = lambda: None,
+    on_started: Callable[[Mapping[str, GroupError]], None] = lambda _: None,
     limits: SupervisorLimits | None = None,
     mooncake: Callable[[GroupConfig], Sequence[Sequence[ChildSpec]]] | None = None,
 ) -> None:
@@ -99,21 +62,24 @@ async def run_group(
 
     Args:
         config: the group.
-        extra: started after Mooncake, stopped before it.
+        beside: what runs beside Mooncake, the gateway: started after it, stopped before it. Mooncake
+            runs without it as well.
+        lock: the group's, if it is held already.
         timeout: seconds until all must be ready.
         progress: told of every change.
-        on_ready: called once, when all is ready.
+        on_started: called once, when Mooncake is ready and so is what is beside it, or has failed to
+            be: with those errors, by name. It is tried again for ever.
         mooncake: the stages of Mooncake; another one in tests.
 
     Raises:
-        AlreadyRunning, PortInUse, MissingPackage, ChildDied, NotReady, GroupError: it could not be
-            started; nothing of it runs then.
+        AlreadyRunning, PortInUse, MissingPackage, ChildDied, NotReady, GroupError: Mooncake could not
+            be started; nothing of the group runs then.
     """
-    extra = extra or Extra()
-    lock = GroupLock(config.lock_file)
     prepare(config)
-    if not lock.acquire():
-        raise already_running(config, lock)
+    if lock is None:
+        lock = GroupLock(config.lock_file)
+        if not lock.acquire():
+            raise already_running(config, lock)
     try:
         left = leftovers(config.data_dir, read_state(config.state_file))
         for name in left:
@@ -122,28 +88,31 @@ async def run_group(
         me = ProcessId.of(psutil.Process().pid)
         assert me is not None
         state = GroupState(group=config.name, supervisor=me, started_at=time.time())
-        check_free([*mooncake_ports(config), *extra.ports])
+        check_free(mooncake_ports(config))
         with contextlib.suppress(FileNotFoundError):  # a stale one would look like a gateway
             config.gateway_socket.unlink()
-        stages = [*(mooncake or mooncake_stages)(config), *extra.stages]
         supervisor = Supervisor(
             state,
-            stages,
+            (mooncake or mooncake_stages)(config),
             data_dir=config.data_dir,
             state_file=config.state_file,
             log_dir=config.log_dir,
+            beside=beside,
             progress=progress,
             limits=limits,
         )
         stop = _stop_on_signals()
+
+        async def run() -> None:
+            on_started(await supervisor.start(timeout))
+            await supervisor.failed()
+
         try:
-            if await _unless(stop, supervisor.start(timeout)):
-                on_ready()
-                await _unless(stop, supervisor.failed())
+            await _unless(stop, run())
         finally:
             await supervisor.stop()
             kill_leftovers(leftovers(config.data_dir, None))  # what a gateway may have started
-            config.state_file.unlink(missing_ok=True)
+            clear_state(config.state_file)
     finally:
         lock.release()
 
@@ -161,60 +130,78 @@ class Stopped:
     killed: Sequence[str] = ()
 
 
-def stop_group(config: GroupConfig, timeout: float = STOP_TIMEOUT_S) -> Stopped:
+def stop_group(
+    config: GroupPlace,
+    timeout: float = STOP_TIMEOUT_S,
+    *,
+    heard: float = HEARD_TIMEOUT_S,
+    say: Callable[[str], None] = lambda _: None,
+) -> Stopped:
     """Stop a group, and whatever an earlier supervisor left of it.
+
+    Args:
+        timeout: seconds for the supervisor to stop all.
+        heard: seconds for the supervisor to begin with it.
+        say: told what is waited for, if it takes more than a moment.
 
     Raises:
         GroupError: something could not be stopped.
     """
-    state = read_state(config.state_file)
-    lock = GroupLock(config.lock_file)
-    holder = lock.holder()
-    supervisor = ProcessId.of(holder) if holder else None
-    if supervisor is None and state is not None and state.supervisor.alive():
-        supervisor = state.supervisor
-    if supervisor is not None:
-        supervisor.signal(signal.SIGTERM)
-        deadline = time.monotonic() + timeout
-        while supervisor.alive() and time.monotonic() < deadline:
-            time.sleep(0.02)
-        if supervisor.alive():
+    began = time.monotonic()
+    told: set[ProcessId] = set()
+    state = None
+    said = ""
+    while supervisor := _supervisor(config) or next((each for each in told if each.alive()), None):
+        state = read_state(config.state_file) or state
+        if isinstance(supervisor, ProcessId) and supervisor not in told:
+            told.add(supervisor)
+            supervisor.signal(signal.SIGTERM)
+            supervisor.signal(signal.SIGCONT)  # a frozen one cannot hear the first
+        waited = time.monotonic() - began
+        stopping = state is not None and state.phase == "stopping"
+        if waited >= (timeout if stopping else heard):
+            if not isinstance(supervisor, ProcessId):
+                raise GroupError(
+                    "a supervisor runs, and its pid is not known",
+                    where=str(config.lock_file),
+                    hint="whoever has that file open is it (`fuser`, `lsof`): stop that process",
+                )
+            say(f"{_named(supervisor)} does not stop: it is killed, with all of the group")
             kill_leftovers({"the supervisor": supervisor})
+            break
+        awaited = _awaited(supervisor, state)
+        if waited >= SAY_AFTER_S and awaited != said:
+            said = awaited
+            say(f"waiting for {said}")
+        time.sleep(_POLL_S)
     state = read_state(config.state_file) or state
     left = leftovers(config.data_dir, state)
     kill_leftovers(left)
-    config.state_file.unlink(missing_ok=True)
-    return Stopped(supervisor is not None, [f"{n} (pid {p.pid})" for n, p in left.items()])
+    clear_state(config.state_file)
+    return Stopped(bool(told), [f"{n} (pid {p.pid})" for n, p in left.items()])
 
 
-async def group_report(config: GroupConfig) -> GroupReport:
-    """What runs of a group now, checked live."""
+def _supervisor(config: GroupPlace) -> ProcessId | Literal["unknown"] | None:
+    """The supervisor that runs; it may be one that is about to say who it is."""
+    holder = GroupLock(config.lock_file).holder()
+    process = ProcessId.of(holder) if holder else None
+    if process is not None:
+        return process
     state = read_state(config.state_file)
-    if state is None or not state.supervisor.alive():
-        left = leftovers(config.data_dir, state)
-        problems = [f"{name} (pid {process.pid}) was left behind" for name, process in left.items()]
-        return GroupReport(config.name, "stopped", problems=problems)
-    children = [_child_report(name, child) for name, child in state.children.items()]
-    problems = [f"{child.name} is {child.phase}" for child in children if child.phase != "ready"]
-    if state.phase == "ready":
-        problems += await mooncake_problems(config)
-    phase = "degraded" if state.phase == "ready" and problems else state.phase
-    return GroupReport(config.name, phase, state.supervisor.pid, children, problems)
+    if state is not None and state.supervisor.alive():
+        return state.supervisor
+    return None if holder is None else "unknown"
 
 
-async def mooncake_problems(config: GroupConfig) -> list[str]:
-    """What is wrong with the running Mooncake; empty when it serves with all its stores."""
-    async with AdminClient(config.admin_url, timeout=_CONNECT_TIMEOUT_S) as admin:
-        try:
-            health = await admin.health()
-            if not health.service_ready:
-                return [f"the master does not serve ({health.ha_state})"]
-            good = sum(segment.ok for segment in await admin.segments())
-        except AdminError as error:
-            return [str(error)]
-    if good < config.stores.count:
-        return [f"{good} of {config.stores.count} stores are in the pool"]
-    return []
+def _named(supervisor: ProcessId | Literal["unknown"]) -> str:
+    pid = f" (pid {supervisor.pid})" if isinstance(supervisor, ProcessId) else ""
+    return f"the supervisor{pid}"
+
+
+def _awaited(supervisor: ProcessId | Literal["unknown"], state: GroupState | None) -> str:
+    running = state.children.items() if state is not None else ()
+    names = [name for name, child in running if child.process and child.process.alive()]
+    return f"{_named(supervisor)} to stop {', '.join(names) or 'the group'}"
 
 
 def mooncake_stages(config: GroupConfig) -> list[list[ChildSpec]]:
@@ -307,22 +294,6 @@ async def _accepts(host: str, port: int) -> bool:
     return True
 
 
-def _child_report(name: str, child: ChildState) -> ChildReport:
-    process = child.process
-    if process is None or not process.alive():
-        ended = child.phase if child.phase in ("waiting", "restarting", "stopped") else "dead"
-        return ChildReport(name, ended, restarts=child.restarts, last_exit=child.last_exit)
-    phase: str = child.phase
-    rss = None
-    with contextlib.suppress(psutil.Error):
-        running = psutil.Process(process.pid)
-        rss = running.memory_info().rss
-        if running.status() == psutil.STATUS_STOPPED:
-            phase = "frozen"  # SIGSTOP, or a debugger
-    uptime = max(0.0, time.time() - child.started_at)
-    return ChildReport(name, phase, process.pid, uptime, child.restarts, rss, child.last_exit)
-
-
 def _stop_on_signals() -> asyncio.Event:
     """Set by SIGINT, SIGTERM or SIGHUP."""
     stop = asyncio.Event()
@@ -333,16 +304,14 @@ def _stop_on_signals() -> asyncio.Event:
     return stop
 
 
-async def _unless(stop: asyncio.Event, work: Coroutine[None, None, None]) -> bool:
-    """Do `work` until `stop` is set; True if the work was done."""
+async def _unless(stop: asyncio.Event, work: Coroutine[None, None, None]) -> None:
+    """Do `work` until `stop` is set."""
     task = asyncio.create_task(work)
     stopped = asyncio.create_task(stop.wait())
     try:
         await asyncio.wait({task, stopped}, return_when=asyncio.FIRST_COMPLETED)
         if task.done():
             task.result()
-            return True
-        return False
     finally:
         for each in (task, stopped):
             each.cancel()

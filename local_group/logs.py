@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
+from itertools import takewhile
 from pathlib import Path
 
 LOG_TAIL_LINES = 8
+ERROR_LINES_MAX = 30
+"""Of a tail that has an error: it may list many problems."""
+
+_ERROR = re.compile(r"error MM\d{3}: ")
 
 
 def how_it_ended(code: int) -> str:
@@ -20,16 +26,41 @@ def how_it_ended(code: int) -> str:
         return f"was killed by signal {-code}"
 
 
-def log_tail(path: Path, lines: int = LOG_TAIL_LINES) -> str:
-    """The last lines of a log; "" where there is none."""
+def log_size(path: Path) -> int:
+    """Bytes of a log; 0 where there is none."""
+    with contextlib.suppress(OSError):
+        return path.stat().st_size
+    return 0
+
+
+def log_tail(path: Path, lines: int = LOG_TAIL_LINES, since: int = 0) -> str:
+    """The last lines of a log, of what comes after byte `since`; "" where there is none.
+
+    From an error of ours on, which is the reason of what follows, there may be more of them.
+    """
     try:
         with path.open("rb") as file:
             size = file.seek(0, os.SEEK_END)
-            file.seek(max(0, size - 8192))
-            text = file.read(8192).decode(errors="replace")
+            if since > size:  # it was cut meanwhile
+                since = 0
+            file.seek(max(since, size - 8192))
+            found = file.read(8192).decode(errors="replace").splitlines()
     except OSError:
         return ""
-    return "\n".join(line[:500] for line in text.splitlines()[-lines:])
+    errors = [index for index, line in enumerate(found) if _ERROR.match(line)]
+    first = min(len(found) - lines, errors[-1] if errors else len(found))
+    return "\n".join(line[:500] for line in found[max(0, first) :][:ERROR_LINES_MAX])
+
+
+def own_error(tail: str) -> str:
+    """The error of ours that a process has ended with, in one line; "" where there is none."""
+    found = tail.splitlines()
+    starts = [index for index, line in enumerate(found) if _ERROR.match(line)]
+    if not starts:
+        return ""
+    first, *more = found[starts[-1] :]
+    rest = takewhile(lambda line: line.startswith("  "), more)
+    return "; ".join([first, *(line.strip() for line in rest)])
 
 
 def told(log: Path, tail: str) -> str:

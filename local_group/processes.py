@@ -8,91 +8,24 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from local_group.logs import how_it_ended, log_tail, rotate, told, truncate
+from local_group.child import EXEC, ChildSpec, Progress, SupervisorLimits
+from local_group.logs import how_it_ended, log_size, log_tail, own_error, rotate, told, truncate
 from local_group.mooncake import libraries_error, missing_libraries
+from local_group.ports import check_free
 from local_group.process_errors import ChildDied, GroupError, NotReady
 from local_group.state import (
     CHILD_VARIABLE,
     DATA_DIR_VARIABLE,
+    PROBLEM_CHARS_MAX,
     ChildState,
     GroupState,
     ProcessId,
     kill_all,
     write_state,
 )
-
-ReadyCheck = Callable[[int], Awaitable[str]]
-"""Given the child's pid: "" when it is ready, else what is still awaited. Raises nothing."""
-
-# Runs in the child before the program: dies with the supervisor, even if that died in between.
-# A wrapper and not preexec_fn, which is unsafe in a process with threads (gRPC has some).
-_EXEC = """
-import ctypes, os, sys
-PR_SET_PDEATHSIG, SIGKILL = 1, 9
-ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, SIGKILL)
-if os.getppid() != int(sys.argv[1]):
-    os._exit(1)
-try:
-    os.execv(sys.argv[2], sys.argv[2:])
-except OSError as error:
-    sys.exit(f"{sys.argv[2]}: {error.strerror}")
-"""
-
-
-@dataclass(frozen=True)
-class ChildSpec:
-    """A process of the group.
-
-    Attributes:
-        name: `master`, `store-0`, `gateway`, ...: its log is `logs/<name>.log`.
-        argv: the command line; argv[0] is an absolute path.
-        ready: tells when it is ready.
-        env: added to the supervisor's environment.
-    """
-
-    name: str
-    argv: tuple[str, ...]
-    ready: ReadyCheck
-    env: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class SupervisorLimits:
-    """Bounds of the supervisor; times in seconds, sizes in bytes."""
-
-    stop_grace: float = 10.0
-    """From SIGTERM to SIGKILL. A master takes 1 s."""
-    kill_wait: float = 5.0
-    """For SIGKILLed processes to be gone."""
-    backoff_first: float = 0.5
-    """Before a dead child is started again, first time ..."""
-    backoff_max: float = 10.0
-    """... doubled each time up to this, for ever: a group should come back by itself."""
-    stable_after: float = 60.0
-    """Ready for so long, a child's back-off starts anew."""
-    ready_timeout: float = 60.0
-    """For a restarted child to be ready; then it is killed and counts as dead."""
-    ready_poll: float = 0.05
-    """Between two readiness checks."""
-    log_bytes: int = 16 << 20
-    """A larger log is moved to `<name>.log.1` (one generation)."""
-    log_check: float = 30.0
-    """Between two looks at the logs' sizes."""
-
-
-@dataclass(frozen=True)
-class Progress:
-    """Something that a person who waits wants to see."""
-
-    child: str
-    phase: str
-    detail: str = ""
-    seconds: float = 0.0
-    """Since the child was started."""
 
 
 class Supervisor:
@@ -101,6 +34,7 @@ class Supervisor:
     Args:
         state: is kept current and written to `state_file` at every change.
         stages: specs that may start together, in order of need.
+        beside: what the stages can do without: started after them, stopped before them.
         progress: called at every change; must not block.
     """
 
@@ -112,11 +46,13 @@ class Supervisor:
         data_dir: Path,
         state_file: Path,
         log_dir: Path,
+        beside: Sequence[ChildSpec] = (),
         progress: Callable[[Progress], None] = lambda _: None,
         limits: SupervisorLimits | None = None,
     ) -> None:
         self.state = state
         self._stages = stages
+        self._beside = beside
         self._data_dir = data_dir
         self._state_file = state_file
         self._log_dir = log_dir
@@ -124,15 +60,21 @@ class Supervisor:
         self._limits = limits or SupervisorLimits()
         self._running: dict[str, asyncio.subprocess.Process] = {}
         self._watchers: list[asyncio.Task[None]] = []
+        self._awaited: dict[str, str] = {}
+        self._log_start: dict[str, int] = {}
+        self._unwritten = asyncio.Event()
         for spec in self._specs():
             state.children[spec.name] = ChildState()
 
-    async def start(self, timeout: float) -> None:
+    async def start(self, timeout: float) -> Mapping[str, GroupError]:
         """Start everything; returns when all are ready.
 
+        What is beside the stages may fail: then the errors are returned by name, and it is started
+        again for ever, as anything that ends later is.
+
         Raises:
-            ChildDied: a child ended meanwhile.
-            NotReady: `timeout` seconds passed.
+            ChildDied: a child of the stages ended meanwhile.
+            NotReady: `timeout` seconds passed before the stages were ready.
         """
         deadline = time.monotonic() + timeout
         self._write()
@@ -154,10 +96,30 @@ class Supervisor:
                 for task in starts | ends:
                     task.cancel()
                 await asyncio.gather(*starts, *ends, return_exceptions=True)
+        watch = [self._keep(spec) for stage in self._stages for spec in stage]
+        watch += [self._keep_logs_small(), self._keep_written()]
+        self._watchers = [asyncio.create_task(each) for each in watch]
+        failures = await self._start_beside(deadline)
         self.state.phase = "ready"
         self._write()
-        self._watchers = [asyncio.create_task(self._keep(spec)) for spec in self._specs()]
-        self._watchers.append(asyncio.create_task(self._keep_logs_small()))
+        return failures
+
+    async def _start_beside(self, deadline: float) -> Mapping[str, GroupError]:
+        loop = asyncio.get_running_loop()
+        firsts: dict[str, asyncio.Future[GroupError | None]] = {}
+        for spec in self._beside:
+            firsts[spec.name] = first = loop.create_future()
+            self._watchers.append(asyncio.create_task(self._keep(spec, first)))
+        if firsts:
+            await asyncio.wait(firsts.values(), timeout=max(0.0, deadline - time.monotonic()))
+        failures: dict[str, GroupError] = {}
+        for spec in self._beside:
+            first = firsts[spec.name]
+            if not first.done():
+                failures[spec.name] = self._not_ready(spec)
+            elif error := first.result():
+                failures[spec.name] = error
+        return failures
 
     async def stop(self) -> None:
         """Stop everything, last stage first; nothing runs when it returns."""
@@ -167,7 +129,7 @@ class Supervisor:
         self._watchers = []
         self.state.phase = "stopping"
         self._write()
-        for stage in reversed(self._stages):
+        for stage in (self._beside, *reversed(self._stages)):
             await asyncio.gather(*(self._terminate(spec.name) for spec in stage))
 
     async def failed(self) -> None:
@@ -175,14 +137,25 @@ class Supervisor:
         await asyncio.gather(*self._watchers)
 
     def _specs(self) -> Iterable[ChildSpec]:
-        return (spec for stage in self._stages for spec in stage)
+        return (spec for stage in (*self._stages, self._beside) for spec in stage)
 
     def _write(self) -> None:
         try:
             write_state(self._state_file, self.state)
-        except OSError as error:  # a full disk must not stop a group that serves
-            detail = f"{self._state_file} cannot be written: {error.strerror}"
-            self._progress(Progress("supervisor", "warning", detail))
+            self._unwritten.clear()
+        except (OSError, ValueError) as error:  # a full disk must not stop a group that serves
+            if not self._unwritten.is_set():
+                why = error.strerror if isinstance(error, OSError) else error
+                detail = f"{self._state_file} cannot be written: {why}"
+                self._progress(Progress("supervisor", "warning", detail))
+            self._unwritten.set()
+
+    async def _keep_written(self) -> None:
+        """Write the state again that could not be: `status` shows what it says."""
+        while True:
+            await self._unwritten.wait()
+            await asyncio.sleep(self._limits.write_retry)
+            self._write()
 
     def _report(self, spec: ChildSpec, phase: str, detail: str = "") -> None:
         started = self.state.children[spec.name].started_at
@@ -192,11 +165,13 @@ class Supervisor:
     async def _launch(self, spec: ChildSpec) -> None:
         log = self._log_dir / f"{spec.name}.log"
         descriptor = -1
+        check_free(spec.ports)
         try:
             rotate(log, self._limits.log_bytes)
+            self._log_start[spec.name] = log_size(log)
             descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
             process = await asyncio.create_subprocess_exec(
-                sys.executable, "-I", "-S", "-c", _EXEC, str(os.getpid()), *spec.argv,
+                sys.executable, "-I", "-S", "-c", EXEC, str(os.getpid()), *spec.argv,
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=descriptor,
                 stderr=descriptor,
@@ -227,7 +202,7 @@ class Supervisor:
     async def _until_ready(self, spec: ChildSpec, deadline: float) -> None:
         """Wait until a launched child is ready. Raises ChildDied or NotReady."""
         process = self._running[spec.name]
-        awaited = ""
+        awaited = self._awaited[spec.name] = ""
         ended = asyncio.create_task(process.wait())
         try:
             while True:
@@ -241,15 +216,15 @@ class Supervisor:
                     raise self._died(spec, ended.result())
                 if not check.done():
                     check.cancel()
-                    raise self._not_ready(spec, awaited or "an answer")
+                    raise self._not_ready(spec)
                 still_awaited = check.result()
                 if not still_awaited:
                     return
                 if still_awaited != awaited:
-                    awaited = still_awaited
+                    awaited = self._awaited[spec.name] = still_awaited
                     self._report(spec, "starting", f"waiting for {awaited}")
                 if time.monotonic() >= deadline:
-                    raise self._not_ready(spec, awaited)
+                    raise self._not_ready(spec)
                 await asyncio.wait({ended}, timeout=self._limits.ready_poll)
         finally:
             ended.cancel()
@@ -266,37 +241,57 @@ class Supervisor:
         self._is_ready(spec)
 
     def _is_ready(self, spec: ChildSpec) -> None:
-        self.state.children[spec.name].phase = "ready"
+        child = self.state.children[spec.name]
+        child.phase, child.problem = "ready", ""
         self._write()
         self._report(spec, "ready")
 
-    async def _keep(self, spec: ChildSpec) -> None:
-        """Start the child again whenever it ends."""
+    async def _keep(
+        self, spec: ChildSpec, first: asyncio.Future[GroupError | None] | None = None
+    ) -> None:
+        """Start the child again whenever it ends.
+
+        Args:
+            first: given for a child that was not started yet; gets what comes of the first time.
+        """
         backoff = self._limits.backoff_first
-        ready_since = time.monotonic()
         child = self.state.children[spec.name]
+        error = await self._try(spec) if first else None
+        if first:
+            first.set_result(error)
         while True:
-            process = self._running[spec.name]
-            code = await process.wait()
-            self._sweep(child)
-            if time.monotonic() - ready_since >= self._limits.stable_after:
-                backoff = self._limits.backoff_first
-            child.last_exit = how_it_ended(code)
+            if error is None:  # it is ready
+                since = time.monotonic()
+                code = await self._running[spec.name].wait()
+                self._sweep(child)
+                if time.monotonic() - since >= self._limits.stable_after:
+                    backoff = self._limits.backoff_first
+                child.last_exit = how_it_ended(code)
             child.phase = "restarting"
             child.restarts += 1
             self._write()
-            self._report(spec, "restarting", f"it {child.last_exit}; again in {backoff:g} s")
+            why = error.what if error else f"it {child.last_exit}"
+            self._report(spec, "restarting", f"{why}; again in {backoff:g} s")
             await asyncio.sleep(backoff)
             backoff = min(backoff * 2, self._limits.backoff_max)
-            try:
-                await self._launch(spec)
-                await self._until_ready(spec, time.monotonic() + self._limits.ready_timeout)
-            except (ChildDied, NotReady, GroupError) as error:
-                self._report(spec, "restarting", error.what)
-                await self._terminate(spec.name)
-                continue
-            self._is_ready(spec)
-            ready_since = time.monotonic()
+            error = await self._try(spec)
+
+    async def _try(self, spec: ChildSpec) -> GroupError | None:
+        """Start a child; why it is not ready, or None when it is."""
+        child = self.state.children[spec.name]
+        try:
+            await self._launch(spec)
+            await self._until_ready(spec, time.monotonic() + self._limits.ready_timeout)
+        except GroupError as error:
+            await self._terminate(spec.name)
+            process = self._running.get(spec.name)
+            if process is not None and process.returncode is not None:
+                child.last_exit = how_it_ended(process.returncode)
+            tail = self._tail(spec) if isinstance(error, ChildDied) else ""
+            child.problem = (own_error(tail) or error.what)[:PROBLEM_CHARS_MAX]
+            return error
+        self._is_ready(spec)
+        return None
 
     async def _terminate(self, name: str) -> None:
         process = self._running.get(name)
@@ -328,19 +323,26 @@ class Supervisor:
                     truncate, self._log_dir / f"{spec.name}.log", self._limits.log_bytes
                 )
 
-    def _died(self, spec: ChildSpec, code: int) -> GroupError:
+    def _tail(self, spec: ChildSpec) -> str:
+        """What a child has logged last, since it was started."""
         log = self._log_dir / f"{spec.name}.log"
-        tail = log_tail(log)
-        missing = missing_libraries(tail)
+        return log_tail(log, since=self._log_start.get(spec.name, 0))
+
+    def _told(self, spec: ChildSpec) -> str:
+        return told(self._log_dir / f"{spec.name}.log", self._tail(spec))
+
+    def _died(self, spec: ChildSpec, code: int) -> GroupError:
+        missing = missing_libraries(self._tail(spec))
         if missing:
             return libraries_error(spec.name, missing)
-        return ChildDied(f"{spec.name} {how_it_ended(code)} while it started", hint=told(log, tail))
+        return ChildDied(
+            f"{spec.name} {how_it_ended(code)} while it started", hint=self._told(spec)
+        )
 
-    def _not_ready(self, spec: ChildSpec, awaited: str) -> NotReady:
-        log = self._log_dir / f"{spec.name}.log"
+    def _not_ready(self, spec: ChildSpec) -> NotReady:
+        awaited = self._awaited.get(spec.name) or "an answer"
         return NotReady(
-            f"{spec.name} is not ready in time: still waiting for {awaited}",
-            hint=told(log, log_tail(log)),
+            f"{spec.name} is not ready in time: still waiting for {awaited}", hint=self._told(spec)
         )
 
 

@@ -1,4 +1,4 @@
-"""What runs of a group: the lock, `state.json`, and finding processes that were left behind."""
+"""What runs of a group: the lock, its state in a file, and finding processes that were left behind."""
 
 from __future__ import annotations
 
@@ -14,12 +14,16 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from local_group.process_errors import GroupError
+from local_group.slots import SlotFile
 
 DATA_DIR_VARIABLE = "MOONMESH_DATA_DIR"
 CHILD_VARIABLE = "MOONMESH_CHILD"
-"""Both are set for every child, so that it is found even where `state.json` is lost."""
+"""Both are set for every child, so that it is found even where the state is lost."""
 
-STATE_BYTES_MAX = 1 << 20
+STATE_BYTES_MAX = 128 << 10
+"""Of the state of a group with the most stores, with room to spare."""
+PROBLEM_CHARS_MAX = 300
+_PID_BYTES = 32
 _LOCK_PATIENCE_S = 0.2
 """`holder` takes the lock for a moment, to see whether it is free."""
 
@@ -70,10 +74,12 @@ class ChildState(BaseModel):
     """Seconds since 1970; for people."""
     last_exit: str = ""
     """How it ended last, e.g. `was killed by SIGKILL`."""
+    problem: str = ""
+    """Why it is not ready, where it has said so itself; at most `PROBLEM_CHARS_MAX`."""
 
 
 class GroupState(BaseModel):
-    """The content of `state.json`."""
+    """The content of the state file."""
 
     group: str
     supervisor: ProcessId
@@ -83,25 +89,30 @@ class GroupState(BaseModel):
 
 
 def write_state(path: Path, state: GroupState) -> None:
-    """Replace `state.json` atomically; only the owner may read it."""
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    temporary = path.with_suffix(".tmp")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "w") as file:
-        file.write(state.model_dump_json(indent=1))
-    temporary.replace(path)
+    """Replace the state, on a full disk too (see `SlotFile`); only the owner may read it.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    SlotFile(path, STATE_BYTES_MAX).write(state.model_dump_json().encode())
+
+
+def clear_state(path: Path) -> None:
+    """Forget the state. The file stays, so that a next `up` has its room on a full disk."""
+    if path.exists():
+        with contextlib.suppress(OSError):
+            SlotFile(path, STATE_BYTES_MAX).write(b"")
 
 
 def read_state(path: Path) -> GroupState | None:
-    """`state.json`, or None where there is none or it is damaged (then children are found by
-    their environment).
+    """The state, or None where there is none or it is damaged (then children are found by their
+    environment).
 
     Raises:
         GroupError: it belongs to another user.
     """
     try:
-        with path.open("rb") as file:
-            return GroupState.model_validate_json(file.read(STATE_BYTES_MAX))
+        return GroupState.model_validate_json(SlotFile(path, STATE_BYTES_MAX).read() or b"")
     except PermissionError as error:
         raise GroupError(
             "the group belongs to another user", where=str(path), hint="use that user's account"
@@ -111,11 +122,15 @@ def read_state(path: Path) -> GroupState | None:
 
 
 class GroupLock:
-    """One supervisor a group: held from `acquire` until the process ends, however it ends."""
+    """One supervisor a group: held from `acquire` until the process ends, however it ends.
+
+    It can be handed to a child that inherits its `descriptor`: then there is no moment at which
+    nobody holds it.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._descriptor = -1
+        self.descriptor = -1
 
     def acquire(self) -> bool:
         """Take the lock; False if another process has it."""
@@ -131,19 +146,30 @@ class GroupLock:
                     os.close(descriptor)
                     return False
                 time.sleep(0.01)
-        os.truncate(descriptor, 0)
-        os.pwrite(descriptor, str(os.getpid()).encode(), 0)
-        self._descriptor = descriptor
+        self.descriptor = descriptor
+        self.name(os.getpid())
         return True
+
+    def adopt(self, descriptor: int) -> None:
+        """Go on with the lock that the parent has taken: `descriptor` is inherited from it."""
+        os.set_inheritable(descriptor, False)
+        self.descriptor = descriptor
+        self.name(os.getpid())
+
+    def name(self, pid: int) -> None:
+        """Say who holds it, from now on."""
+        # Always of one length, so in place: the disk may be full. Without it `down` has the state.
+        with contextlib.suppress(OSError):
+            os.pwrite(self.descriptor, str(pid).encode().ljust(_PID_BYTES), 0)
 
     def release(self) -> None:
         """Give it back."""
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+            self.descriptor = -1
 
     def holder(self) -> int | None:
-        """The pid of the process that holds it, or None if nobody does."""
+        """The pid of the process that holds it (0 if that is not known), or None if nobody does."""
         try:
             descriptor = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
         except OSError:
@@ -151,7 +177,7 @@ class GroupLock:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except OSError:
-            text = os.pread(descriptor, 32, 0)
+            text = os.pread(descriptor, _PID_BYTES, 0).strip()
             return int(text) if text.isdigit() else 0
         finally:
             os.close(descriptor)

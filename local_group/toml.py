@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import re
 import sys
@@ -32,6 +33,23 @@ def read_toml(path: Path) -> dict[str, Any]:
         ConfigError: it cannot be read, or is not TOML; with the line.
     """
     return _parse(_read_text(path), path)
+
+
+def read_top(path: Path, keys: Sequence[str]) -> dict[str, Any]:
+    """Some keys from before the first table, of a file that need not be TOML as a whole.
+
+    Raises:
+        ConfigError: it cannot be read.
+    """
+    content: dict[str, Any] = {}
+    for line in _read_text(path).splitlines():
+        if _HEADER.match(line):
+            break
+        match = _KEY.match(line)
+        if match and match[1] in keys:
+            with contextlib.suppress(tomllib.TOMLDecodeError):
+                content |= tomllib.loads(line)
+    return content
 
 
 def explain(

@@ -6,17 +6,24 @@ import asyncio
 import itertools
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from federation.bench.gateway_figures import gateway_figures
-from federation.bench.groups import MODES, WATERMARK, Layout, Mode, free_port_base, store_bytes
+from federation.bench.groups import MODES, WATERMARK, Layout, Mode, store_bytes
 from federation.bench.lru import lru_hit_rate
 from federation.bench.replay import Options, Plan, Progress, lease_ttl_ms
 from federation.bench.report import Report
-from federation.bench.session import Outcome, Workspace, session
-from federation.bench.tally import replay_figures, replay_targets
+from federation.bench.resources import check_memory, free_port_base
+from federation.bench.session import Outcome, session
+from federation.bench.tally import (
+    FAILED_SHARE_MAX,
+    Tally,
+    main_tally,
+    replay_figures,
+    replay_targets,
+)
 from federation.bench.trace import packaged_trace, read_trace
 from federation.bench.workload import Placement, Workload, make_workload
+from federation.bench.workspace import Workspace, reap_abandoned
 from federation.errors import UsageError
 
 
@@ -74,14 +81,17 @@ def replay_report(command: ReplayCommand, progress: Progress) -> tuple[Report, O
     workload = command.workload()
     unique_bytes = workload.unique_blocks * workload.block_bytes
     each = store_bytes(command.capacity_fraction * unique_bytes, command.groups)
+    pool_bytes = each * command.groups
+    reap_abandoned(progress.say)  # it may hold memory and ports
+    check_memory(workload, pool_bytes, command.options)
     layout = Layout(
         groups=command.groups,
         store_bytes=each,
-        lease_ttl_ms=lease_ttl_ms(each * command.groups, workload, command.rate),
+        lease_ttl_ms=lease_ttl_ms(pool_bytes, workload, command.rate),
         port_base=free_port_base(command.groups, command.port_base),
     )
     report = Report("replay")
-    with Workspace("mm-bench", progress.say) as space:
+    with Workspace("bench", progress.say) as space:
         plan = Plan(space.path, layout)
         outcome = asyncio.run(session(command.modes, plan, workload, command.options, progress))
         space.keep = outcome.error is not None
@@ -99,15 +109,12 @@ def fill_report(
     """Figures, targets and notes of a replay."""
     capacity = int(layout.pool_bytes * WATERMARK) // workload.block_bytes
     report.interrupted = bool(outcome.signal) or outcome.error is not None
-    rate = command.rate
-    federated = outcome.tallies.get("federated")
-    if rate is None and federated is not None and federated.elapsed_s > 0:
-        rate = federated.requests / federated.elapsed_s
-    extra: dict[str, Any] = gateway_figures(outcome, rate)
+    played = main_tally(outcome.tallies).played
+    lru = lru_hit_rate((r.keys for r in workload.requests if r.number in played), capacity)
     report.figures = replay_figures(
         outcome.tallies,
-        lru=lru_hit_rate((r.keys for r in workload.requests), capacity),
-        extra=extra,
+        lru=lru if played else None,
+        extra=gateway_figures(outcome),
     )
     setup = asdict(command)
     setup["trace"] = str(command.trace or "packaged cut of the Mooncake conversation trace")
@@ -122,6 +129,7 @@ def fill_report(
     }
     report.targets = replay_targets(report.figures)
     report.notes = notes(command, workload, layout, capacity)
+    report.notes += [failed_note(t) for t in outcome.tallies.values() if t.codes]
 
 
 def notes(command: ReplayCommand, workload: Workload, layout: Layout, capacity: int) -> list[str]:
@@ -139,4 +147,15 @@ def notes(command: ReplayCommand, workload: Workload, layout: Layout, capacity: 
             f"The asked-for fraction {command.capacity_fraction:g} became {real:.2f}: stores have "
             "at least 16 MiB. Play more requests, or larger blocks."
         )
+    return said
+
+
+def failed_note(tally: Tally) -> str:
+    """That a mode's hit rate suffered from results that were neither hit nor miss."""
+    said = (
+        f"{tally.mode}: {sum(tally.codes.values())} results were no hit, no miss and not stored "
+        "(other_codes): what was not read or not written in time lowers its hit rate."
+    )
+    if tally.mode == "one-pool" and tally.failed_share > FAILED_SHARE_MAX:
+        said += " It is no yardstick: ratio_to_one_pool is not judged."
     return said

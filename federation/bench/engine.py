@@ -5,13 +5,14 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from federation.bench.delay import Delay, ThreadDelay
 from federation.bench.workload import BlockBytes
 from federation.errors import UsageError
 
@@ -53,45 +54,32 @@ class Answer(NamedTuple):
     get_ms: float
     put_ms: float
     overrun_ms: float
-    """By how much the read was over its deadline, beyond slack and scheduling delay; else 0."""
+    """By how much the read was over its deadline, beyond slack and the machine's delay; else 0."""
+    overrun_raw_ms: float
+    """By how much it was over its deadline, with nothing taken off; else 0."""
+    put_overrun_ms: float
+    put_overrun_raw_ms: float
+    """The same of the write."""
     errors: list[str]
     """Exceptions that reached the engine."""
     codes: dict[str, int]
     """Codes of reads and puts other than a hit, a miss and stored, e.g. `get -800`: how often."""
 
 
-class SchedulingWatch:
-    """Measures how late this process's threads are woken, so that a busy machine is not blamed on
-    the store. One thread that sleeps in short steps."""
+def buffer_bytes(threads: int, chain_blocks: int, block_bytes: int) -> int:
+    """Bytes of memory that an engine's threads read into.
 
-    STEP_S = 0.005
-    KEPT = 4096
-
-    def __init__(self) -> None:
-        self._late: deque[tuple[float, float]] = deque(maxlen=self.KEPT)  # (due, woken)
-        self._due = time.monotonic() + self.STEP_S
-        self._end = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="scheduling-watch", daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        while not self._end.wait(max(0.0, self._due - time.monotonic())):
-            now = time.monotonic()
-            if now - self._due > 0.001:
-                self._late.append((self._due, now))
-            self._due = now + self.STEP_S
-
-    def delay(self, begin: float, end: float) -> float:
-        """The longest wake-up delay, in seconds, that overlaps [begin, end] (monotonic)."""
-        worst = max(0.0, time.monotonic() - self._due)  # the delay that is under way
-        for due, woken in list(self._late):
-            if due <= end and woken >= begin:
-                worst = max(worst, woken - due)
-        return worst
-
-    def close(self) -> None:
-        self._end.set()
-        self._thread.join(1.0)
+    Raises:
+        UsageError: if that is more than `BUFFER_BYTES`.
+    """
+    need = threads * chain_blocks * block_bytes
+    if need > BUFFER_BYTES:
+        raise UsageError(
+            f"{threads} chains of up to {chain_blocks} blocks of {block_bytes} bytes need "
+            f"{need} bytes of memory in each engine, more than {BUFFER_BYTES}",
+            hint="lower --block-bytes or --concurrency",
+        )
+    return need
 
 
 class Slot:
@@ -110,7 +98,8 @@ class Engine:
     Args:
         blocks: makes and checks the bytes.
         chain_blocks: longest chain that will come.
-        deadline_ms: of one read.
+        deadline_ms: of one read, and of one write.
+        machine: the machine's delay, which is no overrun; closed with the engine.
         on_answer: called, from the engine's threads, once a request.
 
     Raises:
@@ -125,20 +114,17 @@ class Engine:
         threads: int,
         chain_blocks: int,
         deadline_ms: int,
+        machine: Delay,
         on_answer: Callable[[Answer], None],
     ) -> None:
-        need = threads * chain_blocks * blocks.size
-        if need > BUFFER_BYTES:
-            raise UsageError(
-                f"{threads} chains of up to {chain_blocks} blocks of {blocks.size} bytes need "
-                f"{need} bytes of memory in each engine, more than {BUFFER_BYTES}",
-                hint="lower --block-bytes or --concurrency",
-            )
+        buffer_bytes(threads, chain_blocks, blocks.size)
         self._store = store
         self._blocks = blocks
         self._deadline_ms = deadline_ms
         self._on_answer = on_answer
-        self._watch = SchedulingWatch()
+        self._machine = machine
+        machine.restart()  # opening the store is not what is measured
+        self._own = ThreadDelay()
         self._memory = np.zeros((threads, chain_blocks, blocks.size), np.uint8)
         code = store.register_buffer(self._memory.ctypes.data, self._memory.nbytes)
         if code != 0:
@@ -157,7 +143,8 @@ class Engine:
         self._queue.put_nowait((number, keys))
 
     def close(self, timeout: float = 5.0) -> dict[str, Any]:
-        """End the threads, close the store and return its last `stats()`.
+        """End the threads, close the store and return its last `stats()`, and in ms the longest
+        delays of the machine (`machine_delay_ms`) and of this process (`thread_delay_ms`).
 
         If a thread is still inside a call after `timeout` seconds the store is left open: closing
         it under a call would crash the process.
@@ -167,8 +154,11 @@ class Engine:
         end = time.monotonic() + timeout
         for thread in self._threads:
             thread.join(max(0.0, end - time.monotonic()))
-        self._watch.close()
         stats = dict(self._store.stats())
+        stats["machine_delay_ms"] = self._machine.worst() * 1e3
+        stats["thread_delay_ms"] = self._own.worst() * 1e3
+        self._machine.close()
+        self._own.close()
         if not any(thread.is_alive() for thread in self._threads):
             self._store.close()
         return stats
@@ -199,7 +189,11 @@ class Engine:
         run = self._leading_run(results, count, codes, errors)
         wrong = self._blocks.wrong_bytes(keys[:run], slot.rows[:run])
         peer = sum(tier == "peer" for tier in tiers[:run])
-        put_ms = self._write(keys, run, slot, codes, errors) if run < count else 0.0
+        put_begin = put_end = 0.0
+        if run < count:
+            put_begin, put_end = self._write(keys, run, slot, codes, errors)
+        overrun, overrun_raw = self._overrun(begin, end)
+        put_overrun, put_overrun_raw = self._overrun(put_begin, put_end)
         return Answer(
             number=number,
             local=run - peer,
@@ -207,8 +201,11 @@ class Engine:
             misses=count - run,
             wrong_bytes=wrong,
             get_ms=(end - begin) * 1e3,
-            put_ms=put_ms,
-            overrun_ms=self._overrun(begin, end) * 1e3,
+            put_ms=(put_end - put_begin) * 1e3,
+            overrun_ms=overrun * 1e3,
+            overrun_raw_ms=overrun_raw * 1e3,
+            put_overrun_ms=put_overrun * 1e3,
+            put_overrun_raw_ms=put_overrun_raw * 1e3,
             errors=errors,
             codes=dict(codes),
         )
@@ -230,8 +227,9 @@ class Engine:
 
     def _write(
         self, keys: list[str], run: int, slot: Slot, codes: Counter[str], errors: list[str]
-    ) -> float:
-        """Write the blocks from `run` on, as an engine does after its prefill; returns ms."""
+    ) -> tuple[float, float]:
+        """Write the blocks from `run` on, as an engine does after its prefill; returns when the call
+        began and ended (monotonic)."""
         missing, count = keys[run:], len(keys)
         self._blocks.fill(missing, slot.rows[run:count])
         begin = time.monotonic()
@@ -243,10 +241,11 @@ class Engine:
                     codes[f"put {code}"] += 1
         except Exception as error:
             errors.append(f"put: {type(error).__name__}: {error}")
-        return (time.monotonic() - begin) * 1e3
+        return begin, time.monotonic()
 
-    def _overrun(self, begin: float, end: float) -> float:
-        over = (end - begin) - self._deadline_ms / 1e3 - SLACK_S
-        if over <= 0:
-            return 0.0
-        return max(0.0, over - self._watch.delay(begin, end))
+    def _overrun(self, begin: float, end: float) -> tuple[float, float]:
+        """Seconds that a call was over its deadline: less what is excused, and in truth."""
+        raw = (end - begin) - self._deadline_ms / 1e3
+        if raw <= SLACK_S:
+            return 0.0, max(0.0, raw)
+        return max(0.0, raw - SLACK_S - self._machine.within(begin, end)), raw

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 from federation import telemetry
+from federation.bench.delay import MachineDelay
 from federation.bench.engine import Answer, Engine, ReplayStore, StoreFactory
 from federation.bench.workload import BlockBytes
 
@@ -74,12 +75,14 @@ def _open(spec: Mapping[str, Any], answer: Any) -> Engine:
     )
     module, _, name = spec["factory"].partition(":")
     factory = cast(StoreFactory, getattr(importlib.import_module(module), name))
+    machine = MachineDelay()  # before the store, whose native threads a fork would meet
     return Engine(
         factory(spec["settings"]),
         BlockBytes(bytes.fromhex(spec["namespace"]), spec["block_bytes"]),
         threads=spec["threads"],
         chain_blocks=spec["chain_blocks"],
         deadline_ms=spec["deadline_ms"],
+        machine=machine,
         on_answer=answer,
     )
 

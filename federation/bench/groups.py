@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import signal
-import socket
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -130,31 +129,6 @@ def toml_lines(table: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator
             yield ""
             yield f"[{'.'.join((*path, key))}]"
             yield from toml_lines(value, (*path, key))
-
-
-def free_port_base(groups: int, start: int) -> int:
-    """The first port base from `start` on where `groups` groups find all their ports free.
-
-    Raises:
-        BenchError: if there is none.
-    """
-    # Below the ports that Mooncake and the kernel hand out by themselves.
-    for base in range(start, 12_000 - groups * PORTS_STEP, PORTS_STEP):
-        offsets = (*range(4), *range(10, 10 + groups))  # one pool has all the stores
-        wanted = [base + g * PORTS_STEP + p for g in range(groups) for p in offsets]
-        if all(_free(port) for port in wanted):
-            return base
-    raise BenchError("no free ports", hint=f"looked from {start} to 12000; see --port-base")
-
-
-def _free(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-        return True
 
 
 async def moonmesh(*args: str, log: Path, timeout: float, stop: asyncio.Event | None = None) -> int:

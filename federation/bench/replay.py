@@ -52,7 +52,7 @@ class Options:
     concurrency: int = 8
     """Requests in flight, over all groups together."""
     deadline_ms: int = 1000
-    """Of one read."""
+    """Of one read, and of one write."""
     factory: str = "federation.bench.engine_process:open_federated"
     """Opens an engine's store: `module:function`."""
 

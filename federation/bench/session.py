@@ -1,12 +1,10 @@
-"""A replay from start to end: modes one after the other, signals, the temporary folder."""
+"""A replay from start to end: modes one after the other, and signals."""
 
 from __future__ import annotations
 
 import asyncio
-import shutil
 import signal
-import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -74,26 +72,3 @@ async def session(
             loop.remove_signal_handler(number)
     outcome.tallies = {m: t for m, t in outcome.tallies.items() if t.requests or not stop.is_set()}
     return outcome
-
-
-class Workspace:
-    """A temporary folder that is removed, unless something went wrong: then it is kept to look at.
-
-    Args:
-        say: told where the logs are when they are kept.
-    """
-
-    def __init__(self, name: str, say: Callable[[str], None]) -> None:
-        # Short: the gateway's unix socket lies below it, and its path may have 107 bytes.
-        self.path = Path(tempfile.mkdtemp(prefix=f"{name}-"))
-        self.keep = False
-        self._say = say
-
-    def __enter__(self) -> Workspace:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if self.keep or kind is not None:
-            self._say(f"the logs are kept in {self.path}")
-        else:
-            shutil.rmtree(self.path, ignore_errors=True)

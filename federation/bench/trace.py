@@ -13,6 +13,8 @@ from federation.errors import MoonmeshError
 
 LINE_BYTES = 4 * 1024 * 1024
 """Longest line read: a prompt of 2M tokens has some 40 kB; what is longer is no trace."""
+UTF8_BOM = b"\xef\xbb\xbf"
+"""Some editors put it at the beginning of a file, where it is harmless."""
 CHAIN_BLOCKS = 65_536
 """Most blocks of one prompt."""
 
@@ -56,7 +58,7 @@ def read_trace(path: Path, limit: int | None = None) -> Iterator[TraceRequest]:
                 where = f"{path}:{number}"
                 if len(line) > LINE_BYTES:
                     raise TraceError(f"the line is longer than {LINE_BYTES} bytes", where=where)
-                yield parse_line(line, where)
+                yield parse_line(line.removeprefix(UTF8_BOM) if number == 1 else line, where)
                 count += 1
     except OSError as error:
         raise TraceError(f"cannot be read: {error.strerror}", where=str(path)) from error
@@ -71,7 +73,8 @@ def parse_line(line: bytes, where: str) -> TraceRequest:
         TraceError: that says what is wrong with it; it names `where`.
     """
     try:
-        found = json.loads(line)
+        # Not json.loads(line), which guesses among encodings where there are zero bytes.
+        found = json.loads(_text(line, where))
     except (ValueError, RecursionError) as error:
         raise TraceError(f"not JSON: {error}", where=where) from error
     if not isinstance(found, dict):
@@ -95,6 +98,29 @@ def parse_line(line: bytes, where: str) -> TraceRequest:
         _length(found, "input_length", where),
         _length(found, "output_length", where),
         tuple(blocks),
+    )
+
+
+def _text(line: bytes, where: str) -> str:
+    try:
+        text = line.decode("utf-8")
+    except UnicodeDecodeError as error:
+        byte, place = line[error.start], error.start + 1
+    else:
+        place = text.find("\0") + 1
+        byte = 0
+        if not place:
+            if text.startswith("\ufeff"):
+                raise TraceError(
+                    "it begins with a byte-order mark (EF BB BF)",
+                    where=where,
+                    hint="remove it: it is allowed at the beginning of the file alone",
+                )
+            return text
+    raise TraceError(
+        f"not UTF-8 text: byte 0x{byte:02X} at place {place}",
+        where=where,
+        hint="a trace is JSON lines in UTF-8: uncompressed, and not in UTF-16",
     )
 
 

@@ -14,6 +14,8 @@ PLAIN_WIDTH = 120
 """Columns of a report that goes to no terminal."""
 PORT_BASE = 7600
 """Where the search for free ports begins: beside the ports of the worked example."""
+BLOCK_BYTES_MAX = 32 << 20
+"""The largest block that a store client moves within a deadline (`StoreLimits.window_bytes`)."""
 
 
 class ModeOption(str, enum.Enum):
@@ -41,7 +43,9 @@ def replay(
     ] = None,
     requests: Annotated[int, typer.Option(min=1, max=1_000_000, help="Play the first N.")] = 2000,
     groups: Annotated[int, typer.Option(min=1, max=16, help="Groups on this machine.")] = 2,
-    block_bytes: Annotated[int, typer.Option(min=1, max=64 << 20, help="Bytes a block.")] = 8192,
+    block_bytes: Annotated[
+        int, typer.Option(min=1, max=BLOCK_BYTES_MAX, help="Bytes a block.")
+    ] = 8192,
     capacity_fraction: Annotated[
         float,
         typer.Option(
@@ -59,10 +63,12 @@ def replay(
     placement: Annotated[
         PlacementOption, typer.Option(help="Which group a request goes to.")
     ] = PlacementOption.random,
-    concurrency: Annotated[int, typer.Option(min=1, max=256, help="Requests in flight.")] = 8,
-    deadline_ms: Annotated[int, typer.Option(min=10, max=60_000, help="Of one read.")] = 1000,
+    concurrency: Annotated[int, typer.Option(min=8, max=256, help="Requests in flight.")] = 8,
+    deadline_ms: Annotated[
+        int, typer.Option(min=10, max=60_000, help="Of one read, and of one write.")
+    ] = 1000,
     port_base: Annotated[
-        int, typer.Option(min=1024, max=11_000, help="Look for free ports from here.")
+        int, typer.Option(min=1024, max=65_000, help="Look for free ports from here.")
     ] = PORT_BASE,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the report.")] = None,
 ) -> None:

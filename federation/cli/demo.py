@@ -21,6 +21,8 @@ GROUPS = ("east", "west")
 NAMESPACE = "demo"
 BLOCK_BYTES = 8192
 CONCURRENCY = 8
+GAIN_SHARE = 0.5
+"""Of what one pool gains over isolated groups, the federation is to have at least this share."""
 PLAIN_WIDTH = 140
 
 
@@ -64,11 +66,14 @@ class _Demo:
 
         from federation.bench.groups import init_given_peers
         from federation.bench.replay import Options, Plan
-        from federation.bench.session import Workspace, session
+        from federation.bench.session import session
+        from federation.bench.workspace import Workspace, reap_abandoned
 
         example = find_example()
         workload = demo_workload(self._requests, self._rate)
-        with Workspace("mm-demo", self._progress.say) as space:
+        reap_abandoned(self._progress.say)  # a demo that was killed would hold the ports
+        check_ports(example)
+        with Workspace("demo", self._progress.say) as space:
             self._step(f"Copying {EXAMPLE} (two data centres, east and west) to {space.path}")
             place = space.path / "federation"
             shutil.copytree(example, place)
@@ -91,13 +96,13 @@ class _Demo:
             )
             self._progress.close()
             space.keep = outcome.error is not None
-            if outcome.tallies:
+            if any(tally.requests for tally in outcome.tallies.values()):
                 self._show(outcome)
             if outcome.error is not None:
                 raise outcome.error
             if outcome.signal:
                 return 128 + outcome.signal
-            problem = find_problem(outcome)
+            problem = find_problem(outcome, len(workload.requests))
             if problem:
                 space.keep = True
                 self._console.print(f"[red]This is not what it was to show: {problem}.[/red]")
@@ -113,7 +118,7 @@ class _Demo:
 
         self._step("What every request found, block by block; every byte was checked at its reader")
         self._console.print(modes_table(outcome))
-        figures = gateway_figures(outcome, self._rate)
+        figures = gateway_figures(outcome)
         moved, talk = figures["peer_bytes"], figures["metadata_bytes"]
         self._console.print(
             f"Moved between the groups: {mib(moved)} of blocks, {mib(talk)} of catalogs and "
@@ -154,13 +159,65 @@ def find_example() -> Path:
     )
 
 
-def find_problem(outcome: Outcome) -> str:
+def check_ports(example: Path) -> None:
+    """Refuse to begin where a port of the example's groups, or of the one pool, is taken.
+
+    Raises:
+        PortInUse: with the port, who has it where that is visible, and what to do.
+    """
+    from federation.cli.group import gateway_of
+    from federation.config import load_group
+    from local_group.ports import PortUse, check_free, mooncake_ports
+    from local_group.process_errors import PortInUse
+
+    files = [example / name / "group.toml" for name in GROUPS]
+    groups = [load_group(file) for file in files]
+    uses = []
+    for group, file in zip(groups, files, strict=True):
+        uses += mooncake_ports(group)
+        uses += [use for spec in gateway_of(group, file) for use in spec.ports]
+    first, count = groups[0], sum(group.stores.count for group in groups)
+    uses += [
+        PortUse(first.host, first.ports.store(i), f"store-{i} of the one pool")
+        for i in range(first.stores.count, count)
+    ]
+    try:
+        check_free(uses)
+    except PortInUse as error:
+        bases = " and ".join(str(group.port_base) for group in groups)
+        raise PortInUse(
+            error.what,
+            hint=f"the demo runs {EXAMPLE} on its own ports (from {bases} on): stop that process "
+            "and start the demo again; a group is stopped by moonmesh down -c its group.toml",
+        ) from error
+
+
+def find_problem(outcome: Outcome, requests: int) -> str:
     """Why the demo did not show what it is to show; empty if it did."""
-    wrong = sum(t.wrong_bytes for t in outcome.tallies.values())
+    tallies = outcome.tallies
+    wrong = sum(t.wrong_bytes for t in tallies.values())
     if wrong:
         return f"{wrong} bytes were wrong"
-    if outcome.tallies["federated"].peer_hits == 0:
+    for mode, tally in tallies.items():
+        if tally.errors:
+            return f"{tally.errors} errors reached the engines ({mode}: {tally.first_errors[0]})"
+        if tally.requests != requests:
+            return f"{mode}: {tally.requests} of {requests} requests were answered"
+        if tally.deadline_overruns:
+            return (
+                f"{mode}: {tally.deadline_overruns} calls were over their deadline, the worst by "
+                f"{tally.worst_overrun_ms:.0f} ms"
+            )
+    if tallies["federated"].peer_hits == 0:
         return "no block came from the other group"
+    isolated, federated, pool = (
+        tallies[mode].hit_rate or 0.0 for mode in ("isolated", "federated", "one-pool")
+    )
+    if federated < isolated + GAIN_SHARE * (pool - isolated):
+        return (
+            f"the hit rate rose from {isolated:.1%} to {federated:.1%} only, where one pool "
+            f"has {pool:.1%}"
+        )
     return ""
 
 
@@ -202,7 +259,7 @@ def modes_table(outcome: Outcome) -> Table:
         "blocks to be computed": [show(t.misses) for t in shown.values()],
         "hit rate": ["n/a" if t.hit_rate is None else f"{t.hit_rate:.1%}" for t in shown.values()],
         "wrong bytes": [show(t.wrong_bytes) for t in shown.values()],
-        "reads over their deadline": [show(t.deadline_overruns) for t in shown.values()],
+        "calls over their deadline": [show(t.deadline_overruns) for t in shown.values()],
     }
     for name, cells in rows.items():
         table.add_row(name, *cells, style="bold" if name == "hit rate" else None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,7 +10,9 @@ import typer
 
 if TYPE_CHECKING:
     from federation.config import GroupFile
-    from local_group.lifecycle import Extra
+    from local_group.child import ChildSpec
+    from local_group.config import GroupPlace
+    from local_group.errors import ConfigError
 
 ConfigOption = Annotated[
     Path, typer.Option("--config", "-c", help="The group's group.toml.", show_default=True)
@@ -25,31 +28,42 @@ def up(
         float, typer.Option(min=1.0, max=3600.0, help="Seconds until all must be ready.")
     ] = 60.0,
     report_fd: Annotated[int, typer.Option(hidden=True)] = -1,
+    lock_fd: Annotated[int, typer.Option(hidden=True)] = -1,
 ) -> None:
-    """Start a group: Mooncake's master and stores, and the gateway. ^C stops it."""
+    """Start a group: Mooncake's master and stores, and the gateway. ^C stops it.
+
+    Mooncake runs without the gateway too: one that cannot start is told, and tried again for ever.
+    Exit code 0 only if all is ready.
+    """
     import asyncio
 
     from federation.cli import supervise
     from federation.config import load_group
-    from federation.peering import load_membership
+    from federation.peering import load_peering
+    from local_group.state import GroupLock
 
     group = load_group(config)
-    if group.gateway.enabled:
-        load_membership(group)  # its errors are told before anything starts
+    if group.gateway.enabled and group.gateway.peering is not None:
+        load_peering(group.gateway.peering).check_against(group)  # told before anything starts
     if detach:
-        supervise.detached(config, group, timeout)
+        if not supervise.detached(config, group, timeout):
+            raise typer.Exit(1)
         return
+    lock = None
+    if lock_fd >= 0:
+        lock = GroupLock(group.lock_file)
+        lock.adopt(lock_fd)
     view = supervise.view_for(group, report_fd)
-    asyncio.run(supervise.foreground(group, gateway_of(group, config), timeout, view))
+    beside = gateway_of(group, config)
+    asyncio.run(supervise.foreground(group, beside, timeout, view, lock))
 
 
 def down(config: ConfigOption = Path("group.toml")) -> None:
     """Stop a group, and whatever an `up` that was killed has left running."""
-    from federation.config import load_group
     from local_group.lifecycle import stop_group
 
-    group = load_group(config)
-    stopped = stop_group(group)
+    group, _ = find_group(config)
+    stopped = stop_group(group, say=typer.echo)
     typer.echo(f'group "{group.name}" {"is stopped" if stopped.ran else "was not running"}')
     if stopped.killed:
         typer.echo(f"killed what an earlier run had left: {', '.join(stopped.killed)}")
@@ -64,16 +78,19 @@ def status(
     import dataclasses
 
     from federation.cli import render
-    from federation.config import load_group
-    from local_group.lifecycle import group_report
+    from local_group.report import group_report
 
-    group = load_group(config)
+    group, error = find_group(config)
     report = asyncio.run(group_report(group))
+    problems = [*report.problems]
     gateway = None
-    if group.gateway.enabled and report.children:
+    if any(child.name == "gateway" for child in report.children):
         gateway = render.gateway_status(group)
         if isinstance(gateway, str):
-            report = dataclasses.replace(report, problems=[*report.problems, gateway])
+            problems.append(gateway)
+    if error is not None:
+        problems.append(f"{config} cannot be used now: see the warning, or `moonmesh config check`")
+    report = dataclasses.replace(report, problems=problems)
     if as_json:
         typer.echo(render.as_json(report, gateway))
     else:
@@ -82,16 +99,37 @@ def status(
         raise typer.Exit(1)
 
 
-def gateway_of(group: GroupFile, path: Path) -> Extra:
-    """How the gateway of a group is started, and when it is ready."""
+def find_group(path: Path) -> tuple[GroupPlace, ConfigError | None]:
+    """A group that may run; and the error, told as a warning, if its group.toml is wrong now.
+
+    Raises:
+        ConfigError: its name and folder cannot be read either.
+    """
+    from federation.cli.errors import print_warning
+    from federation.config import load_group
+    from local_group.config import load_place
+    from local_group.errors import ConfigError
+
+    try:
+        return load_group(path), None
+    except ConfigError as error:
+        try:
+            place = load_place(path)
+        except ConfigError:
+            raise error from None
+        print_warning(f"{error}\n  going by its name and data_dir alone: {place.data_dir}")
+        return place, error
+
+
+def gateway_of(group: GroupFile, path: Path) -> Sequence[ChildSpec]:
+    """How the gateway of a group is started, and when it is ready; empty if it has none."""
     import sys
 
-    from local_group.lifecycle import Extra
+    from local_group.child import ChildSpec
     from local_group.ports import PortUse
-    from local_group.processes import ChildSpec
 
     if not group.gateway.enabled:
-        return Extra()
+        return ()
     argv = (sys.executable, "-m", "federation.gateway", "-c", str(path.absolute()))
 
     async def ready(_: int) -> str:
@@ -99,8 +137,9 @@ def gateway_of(group: GroupFile, path: Path) -> Extra:
 
         return "" if await serving(group.gateway_socket) else "the gateway to serve"
 
-    listen = group.gateway.listen
-    ports = [PortUse(listen, group.ports.peers, "the gateway's peers")]
+    ports = []
+    if group.gateway.peering is not None:
+        ports.append(PortUse(group.gateway.listen, group.ports.peers, "the gateway's peers"))
     if group.gateway.engines_tcp:
         ports.append(PortUse(group.host, group.ports.engines_tcp, "the gateway's engines over TCP"))
-    return Extra(stages=[[ChildSpec("gateway", argv, ready)]], ports=ports)
+    return [ChildSpec("gateway", argv, ready, ports=ports)]

@@ -7,6 +7,7 @@ import sys
 import typer
 
 from federation.cli import bench, demo, group, peer, reference, trace
+from federation.cli.errors import print_error
 from local_group.errors import MoonmeshError
 
 app = typer.Typer(
@@ -31,18 +32,10 @@ def main() -> None:
     try:
         app()
     except MoonmeshError as error:
-        _print_error(error)
+        print_error(error)
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
         sys.exit(130)
-
-
-def _print_error(error: MoonmeshError) -> None:
-    from rich.console import Console
-    from rich.text import Text
-
-    text = Text.assemble((f"error {error.code}", "bold red"), f": {error}")
-    Console(stderr=True, soft_wrap=True, highlight=False).print(text)
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from federation.config import GroupFile
     from federation.peering import Peering
+    from federation.trust.credentials import TlsIdentity
 
 app = typer.Typer(no_args_is_help=True, help="The configuration files: their reference, a check.")
 
@@ -32,7 +33,8 @@ A change of `peering.toml`, `[namespaces.*]` or `[limits]` needs a restart of th
 `moonmesh down` and `up` (see [operations](operations.md#start-stop-restart-upgrade)).
 
 ```console
-$ moonmesh config check -c group.toml    # both files; every problem, with its line; then exit code 2
+$ moonmesh config check -c group.toml    # both files: every problem, with its line, then exit code 2;
+                                         # and the credentials: exit code 1
 ```
 
 - A key that is not listed here is an error. So is a value of another type: `"8"` is no number.
@@ -61,21 +63,40 @@ def check(
         "group.toml"
     ),
 ) -> None:
-    """Check a group.toml and the peering.toml that it names; nothing is started or changed.
+    """Check a group.toml, the peering.toml that it names, and the credentials that this one names.
 
-    The credentials are not looked at: `moonmesh peer show` does that.
+    Nothing is started or changed. Exit code 2 if a file is wrong, 1 if it is the credentials: a
+    gateway does not start then, and the rest of the group does.
     """
     from federation.config import load_group
     from federation.peering import load_peering
+    from federation.trust.credentials import load_credentials, load_engine_credentials
 
     group = load_group(config)
     path = group.gateway.peering
     peering = load_peering(path) if path is not None else None
+    expiry: list[tuple[str, TlsIdentity]] = []
     if peering is not None:
         peering.check_against(group)
+        folder = peering.own.credentials
+        towards_peers = load_credentials(folder, group.name, peering.federation)
+        expiry.append(("peers", towards_peers.tls))
+        if group.gateway.engines_tcp:
+            inner = load_engine_credentials(folder, group.name, "server")
+            expiry.append(("engines over TCP", inner.tls))
     typer.echo("ok")
-    for line in summary(group, peering):
+    for line in (*summary(group, peering), *map(_valid, expiry)):
         typer.echo(f"  {line}")
+
+
+def _valid(certificate: tuple[str, TlsIdentity]) -> str:
+    from federation.trust.credentials import when
+
+    towards, tls = certificate
+    return (
+        f"certificate towards {towards}: valid until {when(tls.not_after)} "
+        f"({tls.days_left():.0f} days)"
+    )
 
 
 def summary(group: GroupFile, peering: Peering | None) -> Iterator[str]:

@@ -11,13 +11,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from federation.config import GroupFile
-from local_group.lifecycle import GroupReport
+from local_group.config import GroupPlace
+from local_group.report import GroupReport
 
 _COLOURS = {"ready": "green", "starting": "yellow", "restarting": "yellow", "waiting": "yellow"}
 
 
-def gateway_status(group: GroupFile) -> dict[str, Any] | str:
+def gateway_status(group: GroupPlace) -> dict[str, Any] | str:
     """The gateway's own status, or why there is none."""
     from federation.cli.health import ask_status
 

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, Protocol
 
@@ -19,20 +19,28 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from federation.cli.errors import error_text, print_error
 from federation.config import GroupFile
 from local_group import process_errors  # noqa: F401 - registers the codes that a report may carry
+from local_group.child import ChildSpec, Progress
 from local_group.errors import MoonmeshError
-from local_group.lifecycle import Extra, already_running, prepare, run_group
+from local_group.lifecycle import already_running, prepare, run_group
 from local_group.logs import log_tail, rotate
 from local_group.process_errors import GroupError
-from local_group.processes import Progress
 from local_group.state import GroupLock
 
 SUPERVISOR_LOG_BYTES = 16 << 20
 DETACH_MARGIN_S = 30.0
 """Seconds that the supervisor may need beyond `--timeout`, to begin and to clean up."""
 
+END_S = 5.0
+"""Seconds for a supervisor that has closed its pipe to be gone."""
+
 _ICONS = {"ready": "[green]✓[/]", "restarting": "[yellow]↻[/]", "stopped": "[dim]■[/]"}
+
+
+Failures = Mapping[str, MoonmeshError]
+"""Errors of what is beside Mooncake, by the child's name."""
 
 
 class View(Protocol):
@@ -41,8 +49,8 @@ class View(Protocol):
     def update(self, progress: Progress) -> None:
         """A child has changed."""
 
-    def ready(self) -> None:
-        """All are ready."""
+    def started(self, failures: Failures) -> None:
+        """Mooncake is ready, and all of the rest that is not in `failures`."""
 
     def close(self) -> None:
         """Nothing more comes."""
@@ -64,8 +72,10 @@ class PlainView:
             line += f", {progress.detail}"
         self._line(line)
 
-    def ready(self) -> None:
-        self._line(ready_line(self._group))
+    def started(self, failures: Failures) -> None:
+        for error in failures.values():
+            print_error(error)
+        self._line(started_line(self._group, failures))
 
     def close(self) -> None:
         pass
@@ -91,8 +101,11 @@ class LiveView:
         self._rows[progress.child] = progress
         self._live.update(self._table(), refresh=True)
 
-    def ready(self) -> None:
-        self._live.console.print(ready_line(self._group), markup=False, soft_wrap=True)
+    def started(self, failures: Failures) -> None:
+        for error in failures.values():
+            self._live.console.print(error_text(error), soft_wrap=True)
+        line = started_line(self._group, failures)
+        self._live.console.print(line, markup=False, soft_wrap=True)
 
     def close(self) -> None:
         self._live.stop()
@@ -118,14 +131,14 @@ class ReportView:
         self._plain.update(progress)
         self._send({"progress": dataclasses.astuple(progress)})
 
-    def ready(self) -> None:
-        self._plain.ready()
-        self._send({"ready": True})
+    def started(self, failures: Failures) -> None:
+        self._plain.started(failures)
+        self._send({"started": {name: _fields(error) for name, error in failures.items()}})
         self._drop()
 
     def failed(self, error: MoonmeshError) -> None:
         """Tell the waiting command why there will be no group."""
-        self._send({"error": [error.code, error.what, error.where, error.hint]})
+        self._send({"error": _fields(error)})
 
     def close(self) -> None:
         self._drop()
@@ -142,6 +155,18 @@ class ReportView:
             with contextlib.suppress(OSError):
                 self._pipe.close()
             self._pipe = None
+
+
+def started_line(group: GroupFile, failures: Failures) -> str:
+    """The last line of a start."""
+    if not failures:
+        return ready_line(group)
+    names = ", ".join(failures)
+    return (
+        f'group "{group.name}" runs without the federation: Mooncake is ready, master '
+        f"{group.master_address}; the {names} is tried again until it is ready: see "
+        f"`moonmesh status` and logs in {group.log_dir}"
+    )
 
 
 def ready_line(group: GroupFile) -> str:
@@ -161,10 +186,23 @@ def view_for(group: GroupFile, report_fd: int = -1) -> View:
     return LiveView(group, console) if console.is_terminal else PlainView(group, sys.stdout)
 
 
-async def foreground(group: GroupFile, extra: Extra, timeout: float, view: View) -> None:
+async def foreground(
+    group: GroupFile,
+    beside: Sequence[ChildSpec],
+    timeout: float,
+    view: View,
+    lock: GroupLock | None = None,
+) -> None:
     """Run a group until a signal; see `local_group.lifecycle.run_group`."""
     try:
-        await run_group(group, extra, timeout=timeout, progress=view.update, on_ready=view.ready)
+        await run_group(
+            group,
+            beside,
+            lock=lock,
+            timeout=timeout,
+            progress=view.update,
+            on_started=view.started,
+        )
     except MoonmeshError as error:
         if isinstance(view, ReportView):
             view.failed(error)
@@ -173,55 +211,112 @@ async def foreground(group: GroupFile, extra: Extra, timeout: float, view: View)
         view.close()
 
 
-def detached(path: Path, group: GroupFile, timeout: float) -> None:
-    """Start a supervisor of its own session; return when the group is ready.
+def detached(path: Path, group: GroupFile, timeout: float) -> bool:
+    """Start a supervisor of its own session; return when Mooncake is ready: is all of it?
+
+    The group's lock is taken here and handed over, so that a `down` meanwhile sees that it runs.
 
     Raises:
         MoonmeshError: what the supervisor met; nothing of the group runs then.
     """
     prepare(group)
     lock = GroupLock(group.lock_file)
-    if lock.holder() is not None:
+    if not lock.acquire():
         raise already_running(group, lock)
-    log = group.log_dir / "supervisor.log"
-    rotate(log, SUPERVISOR_LOG_BYTES)
-    reading, writing = os.pipe()
-    with open(log, "ab") as output, os.fdopen(reading) as reports:
+    with contextlib.closing(_Detached(group, timeout)) as starting:
         try:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "federation.cli", "up", "-c", str(path.absolute()),
-                 "--timeout", str(timeout), "--report-fd", str(writing)],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                pass_fds=(writing,),
-                start_new_session=True,
-            )  # fmt: skip
+            starting.begin(path, lock)
+        finally:
+            lock.release()  # the supervisor has it
+        return starting.wait()
+
+
+class _Detached:
+    """A supervisor that starts, as the command that waits for it sees it."""
+
+    def __init__(self, group: GroupFile, timeout: float) -> None:
+        self._group = group
+        self._timeout = timeout
+        self._log = group.log_dir / "supervisor.log"
+        self._process: subprocess.Popen[bytes] | None = None
+        self._reports: IO[str] | None = None
+        self._stopped = False
+        # `down` may find us instead of the supervisor, while that is being made.
+        self._handler = signal.signal(signal.SIGTERM, self._stop)
+
+    def begin(self, path: Path, lock: GroupLock) -> None:
+        """Start it, and give it the lock."""
+        rotate(self._log, SUPERVISOR_LOG_BYTES)
+        reading, writing = os.pipe()
+        self._reports = os.fdopen(reading)
+        try:
+            with open(self._log, "ab") as output:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-m", "federation.cli", "up", "-c", str(path.absolute()),
+                     "--timeout", str(self._timeout), "--report-fd", str(writing),
+                     "--lock-fd", str(lock.descriptor)],
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=output,
+                    pass_fds=(writing, lock.descriptor),
+                    start_new_session=True,
+                )  # fmt: skip
         finally:
             os.close(writing)
-        view = view_for(group)
+        lock.name(self._process.pid)
+        if self._stopped:
+            self._process.terminate()
+
+    def wait(self) -> bool:
+        """Show how it starts; is all ready?"""
+        assert self._process is not None
+        assert self._reports is not None
+        view = view_for(self._group)
         try:
-            for message in _messages(reports, timeout + DETACH_MARGIN_S):
+            for message in _messages(self._reports, self._timeout + DETACH_MARGIN_S):
                 if "progress" in message:
                     view.update(Progress(*message["progress"]))
                 elif "error" in message:
-                    process.wait(DETACH_MARGIN_S)
+                    self._process.wait(DETACH_MARGIN_S)
                     raise rebuild(*message["error"])
                 else:
-                    view.ready()
-                    return
+                    failures = message["started"]
+                    view.started({name: rebuild(*each) for name, each in failures.items()})
+                    return not failures
+            raise self._ended(self._process)
         except BaseException:
-            process.send_signal(signal.SIGTERM)
+            self._process.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(DETACH_MARGIN_S)
+                self._process.wait(DETACH_MARGIN_S)
+            self._process.kill()
             raise
         finally:
             view.close()
-        process.kill()
-        raise GroupError(
+
+    def close(self) -> None:
+        """The command no longer waits."""
+        signal.signal(signal.SIGTERM, self._handler)
+        if self._reports is not None:
+            self._reports.close()
+
+    def _stop(self, *_: object) -> None:
+        self._stopped = True
+        if self._process is not None:
+            self._process.terminate()
+
+    def _ended(self, process: subprocess.Popen[bytes]) -> GroupError:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            if process.wait(END_S) in (0, -signal.SIGTERM):
+                return GroupError(f'group "{self._group.name}" was stopped while it started')
+        return GroupError(
             "the supervisor ended, or said nothing in time",
-            hint=f"the last lines of {log}:\n" + log_tail(log),
+            hint=f"the last lines of {self._log}:\n" + log_tail(self._log),
         )
+
+
+def _fields(error: MoonmeshError) -> list[str]:
+    """An error for `rebuild`."""
+    return [error.code, error.what, error.where, error.hint]
 
 
 def _messages(reports: IO[str], timeout: float) -> Iterator[dict[str, Any]]:

@@ -1,4 +1,4 @@
 """Who leads a group and in which epoch: one file now.
 
-Imports nothing of ours but `local_group.errors`; the gateway imports it.
+Imports nothing of ours but `local_group.process_errors`; the gateway imports it.
 """

@@ -17,11 +17,11 @@ import pytest
 
 from federation.config import load_group
 from local_group.admin import SyncAdminClient
+from local_group.child import ChildSpec
 from local_group.config import GroupConfig
 from local_group.lifecycle import mooncake_stages, run_group
 from local_group.ports import PortUse, check_free
 from local_group.process_errors import ChildDied, GroupError, NotReady
-from local_group.processes import ChildSpec
 from local_group.state import leftovers, read_state
 from tests.support.groups import RunningGroup, command, environment, moonmesh, write_group
 from tests.support.wait import wait_for
@@ -70,7 +70,7 @@ def test_up_status_down(tmp_path: Path) -> None:
         assert "moonmesh down" in again.stderr
         assert not nothing_runs(path)
     assert nothing_runs(path)
-    assert not group.config.state_file.exists()
+    assert read_state(group.config.state_file) is None
     stopped = moonmesh("down", "-c", path)
     assert stopped.returncode == 0
     assert 'group "east" was not running' in stopped.stdout
@@ -306,7 +306,7 @@ def test_detach_tells_the_supervisor_s_error_once(path: Path) -> None:
 
 
 def test_a_bad_file_gets_a_sentence_and_exit_2(tmp_path: Path) -> None:
-    path = write_group(tmp_path, port_base=24000, nonsense=1)
+    path = write_group(tmp_path, port_base=24000, nonsense=1, data_dir=7)
     for verb in ("up", "down", "status"):
         result = moonmesh(verb, "-c", path)
         assert result.returncode == 2

@@ -17,6 +17,7 @@ import pytest
 from typer.testing import CliRunner
 
 from federation.bench.groups import last_lines
+from federation.bench.workspace import reap_abandoned
 from federation.cli import demo, main
 from tests.support.groups import command, environment, free_port_base
 from tests.support.wait import wait_for
@@ -72,7 +73,8 @@ def figures_of(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
 def test_a_replay_in_all_modes(place: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.json"
     result = subprocess.run(
-        replay_command("--requests", "250", "--rate", "60", "--json", str(out)),
+        replay_command("--requests", "250", "--rate", "40", "--deadline-ms", "5000", "--json",
+            str(out),),
         env=environment(), capture_output=True, text=True, timeout=170, check=False,
     )  # fmt: skip
     assert result.returncode == 0, result.stdout + result.stderr
@@ -80,7 +82,8 @@ def test_a_replay_in_all_modes(place: Path, tmp_path: Path) -> None:
     assert set(found) >= {
         "requests", "blocks", "local_hits", "peer_hits", "misses", "hit_rate",
         "isolated_hit_rate", "one_pool_hit_rate", "one_pool_lru_hit_rate", "ratio_to_one_pool",
-        "wrong_bytes", "deadline_overruns", "peer_bytes", "metadata_bytes", "view_age_requests",
+        "wrong_bytes", "deadline_overruns", "deadline_overruns_raw", "worst_overrun_ms",
+        "worst_overrun_raw_ms", "peer_bytes", "metadata_bytes", "view_age_requests",
         "pull_ms_p50", "pull_ms_p99",
     }  # fmt: skip
     assert found["requests"] == 250
@@ -121,6 +124,29 @@ def test_interrupted_it_takes_all_down_and_prints_what_it_has(
     assert found["isolated_hit_rate"] is None
     assert {t["name"]: t["met"] for t in report["targets"]}["ratio_to_one_pool"] is None
     assert "interrupted" in log.read_text()
+
+
+def test_what_a_killed_replay_leaves_is_taken_down_by_the_next_one(
+    place: Path, tmp_path: Path
+) -> None:
+    log = tmp_path / "log"
+    with open(log, "wb") as output:
+        process = subprocess.Popen(
+            replay_command("--requests", "700", "--rate", "20"),
+            env=environment(), stdout=output, stderr=output,
+        )  # fmt: skip
+    try:
+        wait_for(lambda: "federated: 7" in log.read_text(), 90, f"replies:\n{last_lines(log)}")
+    finally:
+        process.kill()
+        process.wait()
+    (folder,) = place.iterdir()
+    left = {p.pid for p in processes_of(place)}
+    assert len(left) >= 8  # supervisors, masters, stores, gateways
+    said: list[str] = []
+    reap_abandoned(said.append)
+    assert str(folder) in said[0]
+    wait_for(lambda: not processes_of(place), 30, "engines to end, whose bench is gone")
 
 
 def test_a_malformed_line_ends_it_before_anything_starts(place: Path, tmp_path: Path) -> None:

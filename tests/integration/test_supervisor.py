@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
 import pytest
 
-from local_group.logs import how_it_ended, log_tail, rotate, truncate
-from local_group.process_errors import ChildDied, GroupError, MissingPackage, NotReady
-from local_group.processes import (
-    ChildSpec,
-    Progress,
-    ReadyCheck,
-    Supervisor,
-    SupervisorLimits,
-    kill_leftovers,
-)
+from local_group.child import ChildSpec, Progress, ReadyCheck, SupervisorLimits
+from local_group.ports import PortUse
+from local_group.process_errors import ChildDied, GroupError, MissingPackage, NotReady, PortInUse
+from local_group.processes import Supervisor, kill_leftovers
 from local_group.state import GroupState, ProcessId, leftovers, read_state
 from tests.support.groups import environment
 from tests.support.wait import wait_for
@@ -43,13 +39,19 @@ class Setting:
         self.state = GroupState(group="east", supervisor=me)
         self.told: list[Progress] = []
 
-    def supervisor(self, *stages: list[ChildSpec], limits: SupervisorLimits = LIMITS) -> Supervisor:
+    def supervisor(
+        self,
+        *stages: list[ChildSpec],
+        limits: SupervisorLimits = LIMITS,
+        beside: Sequence[ChildSpec] = (),
+    ) -> Supervisor:
         return Supervisor(
             self.state,
             stages,
             data_dir=self.folder,
-            state_file=self.folder / "run" / "state.json",
+            state_file=self.folder / "run" / "state",
             log_dir=self.folder / "logs",
+            beside=beside,
             progress=self.told.append,
             limits=limits,
         )
@@ -88,9 +90,9 @@ async def test_stages_start_in_order_and_stop_in_reverse(setting: Setting) -> No
     first, second, third = (sleeper(setting, name) for name in "abc")
     supervisor = setting.supervisor([first], [second, third])
     await supervisor.start(10)
-    saved = read_state(setting.folder / "run" / "state.json")
+    saved = read_state(setting.folder / "run" / "state")
     assert saved == setting.state
-    assert (setting.folder / "run" / "state.json").stat().st_mode & 0o777 == 0o600
+    assert (setting.folder / "run" / "state").stat().st_mode & 0o777 == 0o600
     assert saved is not None
     assert saved.phase == "ready"
     assert all(os.getpgid(setting.pid(name)) == setting.pid(name) for name in "abc")
@@ -202,6 +204,74 @@ async def test_the_back_off_doubles_up_to_its_bound(setting: Setting) -> None:
     assert leftovers(setting.folder, setting.state) == {}
 
 
+async def test_what_is_beside_may_fail_and_is_tried_for_ever(setting: Setting) -> None:
+    folder = setting.folder
+    script = (
+        f"test -e {folder}/good || {{ echo 'error MM301: no key'; echo '  make one'; exit 1; }};"
+    )
+    gateway = sleeper(setting, "gateway", script)
+    supervisor = setting.supervisor([sleeper(setting, "a")], beside=[gateway])
+    failures = await supervisor.start(10)
+    assert type(failures["gateway"]) is ChildDied
+    assert "error MM301: no key\n" in failures["gateway"].hint
+    assert setting.state.phase == "ready"
+    master, child = setting.state.children["a"], setting.state.children["gateway"]
+    await until(lambda: child.restarts >= 3, "attempts to start it")
+    assert child.problem == "error MM301: no key; make one"
+    assert child.last_exit == "exited with code 1"
+    assert (master.phase, master.restarts) == ("ready", 0)
+    (folder / "good").touch()
+    await until(lambda: child.phase == "ready", "it is ready")
+    assert child.problem == ""
+    await supervisor.stop()
+    assert leftovers(folder, setting.state) == {}
+
+
+async def test_what_is_beside_may_be_late(setting: Setting) -> None:
+    gateway = sleeper(
+        setting, "gateway", f"while ! test -e {setting.folder}/go; do sleep 0.02; done;"
+    )
+    supervisor = setting.supervisor([sleeper(setting, "a")], beside=[gateway])
+    failures = await supervisor.start(0.5)
+    assert type(failures["gateway"]) is NotReady
+    assert "still waiting for its file" in failures["gateway"].what
+    child = setting.state.children["gateway"]
+    (setting.folder / "go").touch()
+    await until(lambda: child.phase == "ready", "it is ready")
+    assert child.restarts == 0  # it was left alone
+    await supervisor.stop()
+    assert setting.told[-1].child == "a"  # the other one was stopped before
+    assert leftovers(setting.folder, setting.state) == {}
+
+
+async def test_a_port_beside_that_is_taken(setting: Setting) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen(1)
+        port = taken.getsockname()[1]
+        spec = sleeper(setting, "gateway")
+        spec = dataclasses.replace(spec, ports=[PortUse("127.0.0.1", port, "the peers")])
+        supervisor = setting.supervisor([sleeper(setting, "a")], beside=[spec])
+        failures = await supervisor.start(10)
+    assert type(failures["gateway"]) is PortInUse
+    await until(lambda: setting.state.children["gateway"].phase == "ready", "it is ready")
+    await supervisor.stop()
+
+
+async def test_the_stages_are_kept_while_what_is_beside_starts(setting: Setting) -> None:
+    gateway = setting.shell("gateway", "exec sleep 1000")
+    supervisor = setting.supervisor([sleeper(setting, "a")], beside=[gateway])
+    starting = asyncio.create_task(supervisor.start(10))
+    await until(lambda: setting.state.children["gateway"].phase == "starting", "its start")
+    os.kill(setting.pid("a"), signal.SIGKILL)
+    await until(lambda: setting.state.children["a"].restarts == 1, "a restart")
+    await until(lambda: setting.state.children["a"].phase == "ready", "it is ready again")
+    (setting.folder / "gateway").touch()
+    assert await starting == {}
+    await supervisor.stop()
+    assert leftovers(setting.folder, setting.state) == {}
+
+
 async def test_a_full_disk_does_not_stop_a_group(setting: Setting) -> None:
     supervisor = setting.supervisor([sleeper(setting, "a")])
     await supervisor.start(10)
@@ -213,14 +283,13 @@ async def test_a_full_disk_does_not_stop_a_group(setting: Setting) -> None:
     child = setting.state.children["a"]
     await until(lambda: child.restarts >= 2, "attempts to start it")
     told = [each.detail for each in setting.told]
-    assert any("state.json cannot be written" in detail for detail in told)
+    assert sum("state cannot be written" in detail for detail in told) == 1
     assert any("a cannot be started" in detail for detail in told)
     for folder in (run, logs):
         folder.unlink()
         folder.with_suffix(".away").rename(folder)
     await until(lambda: child.phase == "ready", "it is ready again")
-    saved = read_state(run / "state.json")
-    assert saved == setting.state
+    assert read_state(run / "state") == setting.state
     await supervisor.stop()
 
 
@@ -241,7 +310,7 @@ async def test_a_deaf_child_is_killed_after_the_grace(setting: Setting) -> None:
     began = time.monotonic()
     await supervisor.stop()
     assert time.monotonic() - began >= LIMITS.stop_grace
-    assert leftovers(setting.folder, setting.state) == {}
+    await until(lambda: not leftovers(setting.folder, setting.state), "the end of its own children")
 
 
 async def test_what_a_dead_child_leaves_in_its_group_goes_too(setting: Setting) -> None:
@@ -258,7 +327,8 @@ async def test_what_a_dead_child_leaves_in_its_group_goes_too(setting: Setting) 
 _DOOMED = """
 import asyncio, os, sys
 from pathlib import Path
-from local_group.processes import ChildSpec, Supervisor
+from local_group.child import ChildSpec
+from local_group.processes import Supervisor
 from local_group.state import GroupState, ProcessId
 folder = Path(sys.argv[1])
 async def ready(pid):
@@ -326,40 +396,3 @@ def test_what_cannot_be_killed_is_named(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(ProcessId, "signal", lambda *_, **__: None)
     with pytest.raises(GroupError, match=rf"master \(pid {me.pid}\) cannot be killed"):
         kill_leftovers({"master": me}, timeout=0.02)
-
-
-def test_logs_are_rotated_at_start_and_cut_while_running(tmp_path: Path) -> None:
-    log = tmp_path / "logs" / "a.log"
-    rotate(log, 10)  # makes the folder
-    log.write_text("x" * 10)
-    rotate(log, 10)
-    assert log.exists()
-    log.write_text("x" * 11)
-    rotate(log, 10)
-    assert not log.exists()
-    assert log.with_suffix(".log.1").read_text() == "x" * 11
-    with log.open("ab", buffering=0) as writer:
-        writer.write(b"0123456789abc")
-        truncate(log, 10)
-        assert log.with_suffix(".log.1").read_text() == "3456789abc"
-        writer.write(b"next")
-    assert log.read_text() == "next"
-    truncate(tmp_path / "none.log", 10)
-
-
-def test_log_tail_and_endings(tmp_path: Path) -> None:
-    log = tmp_path / "a.log"
-    assert log_tail(log) == ""
-    log.write_bytes(b"\xff" + "\n".join(f"line {i}" for i in range(5000)).encode())
-    assert log_tail(log, 2) == "line 4998\nline 4999"
-    assert how_it_ended(0) == "exited with code 0"
-    assert how_it_ended(-15) == "was killed by SIGTERM"
-    assert how_it_ended(-99) == "was killed by signal 99"
-
-
-def test_a_damaged_state_is_no_state(tmp_path: Path) -> None:
-    file = tmp_path / "state.json"
-    assert read_state(file) is None
-    for text in ("", "{", "[]", '{"group": 1}'):
-        file.write_text(text)
-        assert read_state(file) is None

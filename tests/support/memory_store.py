@@ -10,7 +10,8 @@ from typing import Any
 
 
 class MemoryStore:
-    """Blocks by key. `tamper` makes a returned block wrong; `delay_s` makes reads slow."""
+    """Blocks by key. `tamper` makes a returned block wrong; `delay_s` makes reads slow, `put_delay_s` writes;
+    `lock_s` makes reads hold the interpreter's lock for so long, as a bad extension would."""
 
     def __init__(self) -> None:
         self.blocks: dict[str, bytes] = {}
@@ -18,6 +19,8 @@ class MemoryStore:
         self.peer_keys: set[str] = set()
         self.codes: dict[str, int] = {}
         self.delay_s = 0.0
+        self.put_delay_s = 0.0
+        self.lock_s = 0.0
         self.fail_get: Exception | None = None
         self.skip_write: set[str] = set()
         self.closed = False
@@ -38,6 +41,8 @@ class MemoryStore:
         try:
             if self.delay_s:
                 time.sleep(self.delay_s)
+            if self.lock_s:
+                ctypes.PyDLL(None).usleep(int(self.lock_s * 1e6))
             if self.fail_get is not None:
                 raise self.fail_get
             return [self._get(*each) for each in zip(keys, ptrs, sizes, strict=True)]
@@ -59,6 +64,7 @@ class MemoryStore:
         return len(data)
 
     def batch_put_from(self, keys: list[str], ptrs: list[int], sizes: list[int]) -> list[int]:
+        time.sleep(self.put_delay_s)
         for key, ptr, size in zip(keys, ptrs, sizes, strict=True):
             self.blocks.setdefault(key, ctypes.string_at(ptr, size))
         return [0] * len(keys)

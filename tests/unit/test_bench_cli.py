@@ -10,8 +10,9 @@ from typer.testing import CliRunner
 from federation.bench.command import ReplayCommand, fill_report
 from federation.bench.gateway_figures import gateway_figures, view_age_s
 from federation.bench.groups import Layout
+from federation.bench.lru import lru_hit_rate
 from federation.bench.report import Report
-from federation.bench.session import Outcome, Workspace
+from federation.bench.session import Outcome
 from federation.bench.tally import Tally
 from federation.bench.trace import TraceError
 from federation.cli.bench import app
@@ -37,6 +38,12 @@ GATEWAY = {
         (["--groups", "1"], UsageError, "at least two groups"),
         (["--json", "/no/such/folder/out.json"], UsageError, "no such folder"),
         (["--trace", "/no/such/trace"], TraceError, "No such file"),
+        (["--block-bytes", str(32 << 20)], UsageError, "memory in each engine"),
+        (
+            ["--block-bytes", "524288", "--capacity-fraction", "100"],
+            UsageError,
+            "GiB are available",
+        ),
     ],
 )
 def test_what_cannot_be_run_is_refused_before_anything_starts(
@@ -47,6 +54,19 @@ def test_what_cannot_be_run_is_refused_before_anything_starts(
     assert what in str(result.exception)
 
 
+@pytest.mark.parametrize(
+    ("args", "what"),
+    [
+        (["--concurrency", "7"], "'--concurrency'"),
+        (["--block-bytes", str(64 << 20)], "'--block-bytes'"),
+    ],
+)
+def test_what_a_replay_cannot_do_is_a_wrong_option(args: list[str], what: str) -> None:
+    result = CliRunner().invoke(app, ["replay", *args])
+    assert result.exit_code == 2
+    assert what in "".join(result.output.replace("│", "").split())
+
+
 def an_outcome(**change: object) -> Outcome:
     tally = Tally("federated", requests=10, local_hits=5, peer_hits=3, misses=2, elapsed_s=2.0)
     tally.gateways = [GATEWAY, GATEWAY, {}]  # the third did not answer
@@ -54,11 +74,11 @@ def an_outcome(**change: object) -> Outcome:
 
 
 def test_figures_from_gateways() -> None:
-    found = gateway_figures(an_outcome(), rate=30.0)
+    found = gateway_figures(an_outcome())  # 5 requests a second
     assert found == {
         "peer_bytes": 16384,
         "metadata_bytes": 200,
-        "view_age_requests": pytest.approx(1.5),
+        "view_age_requests": pytest.approx(0.25),
         "pull_ms_p50": 4.0,
         "pull_ms_p99": 9.0,
     }
@@ -73,13 +93,12 @@ def test_pulls_are_taken_from_spans_where_there_are_some(tmp_path: Path) -> None
             for i in range(1, 6)
         )
     )
-    found = gateway_figures(an_outcome(trace_dirs={"federated": [tmp_path]}), rate=None)
+    found = gateway_figures(an_outcome(trace_dirs={"federated": [tmp_path]}))
     assert (found["pull_ms_p50"], found["pull_ms_p99"]) == (3.0, 5.0)
-    assert found["view_age_requests"] is None
 
 
 def test_without_gateways_nothing_is_claimed() -> None:
-    assert set(gateway_figures(Outcome(), rate=30.0).values()) == {None}
+    assert set(gateway_figures(Outcome()).values()) == {None}
     assert view_age_s([{"pulls": {"view_age_ms": {"count": 0, "mean": None}}}]) is None
 
 
@@ -101,21 +120,38 @@ def test_a_report_says_what_the_capacity_became() -> None:
     assert report.figures["hit_rate"] == 0.8
 
 
+def test_the_age_of_views_is_told_in_requests_as_they_were_really_sent() -> None:
+    """30 requests a second were asked for, and 5 became of it."""
+    assert filled(2.0, 16 << 20, an_outcome()).figures["view_age_requests"] == pytest.approx(0.25)
+
+
+def test_the_computed_pool_plays_what_was_played() -> None:
+    """Of ten requests the first two were answered: the computed figure is of those."""
+    report = filled(2.0, 16 << 20, an_outcome(signal=2))
+    assert report.figures["one_pool_lru_hit_rate"] is None
+    outcome = an_outcome(signal=2)
+    outcome.tallies["federated"].played = {0, 1}
+    command = ReplayCommand(requests=10)
+    expected = lru_hit_rate([r.keys for r in command.workload().requests[:2]], 1000)
+    whole = lru_hit_rate([r.keys for r in command.workload().requests], 1000)
+    found = filled(2.0, 16 << 20, outcome).figures["one_pool_lru_hit_rate"]
+    assert found == expected
+    assert found != whole
+
+
+def test_results_that_failed_are_told_in_a_note() -> None:
+    outcome = an_outcome()
+    pool = outcome.tallies["one-pool"] = Tally("one-pool", requests=10, misses=10)
+    pool.codes["put -900"] = 7
+    notes = filled(2.0, 16 << 20, outcome).notes
+    assert "one-pool: 7 results" in notes[-1]
+    assert "not judged" in notes[-1]
+    assert not any("federated: " in note for note in notes)
+
+
 def test_a_report_of_a_run_that_broke_off_is_marked() -> None:
     assert filled(2.0, 16 << 20, an_outcome(signal=2)).interrupted
     assert filled(2.0, 16 << 20, an_outcome(error=UsageError("x"))).interrupted
-
-
-def test_the_workspace_goes_unless_it_is_to_be_looked_at() -> None:
-    said: list[str] = []
-    with Workspace("mm-test", said.append) as space:
-        (space.path / "x").write_text("x")
-    assert not space.path.exists()
-    assert said == []
-    with pytest.raises(RuntimeError), Workspace("mm-test", said.append) as space:
-        raise RuntimeError
-    assert said == [f"the logs are kept in {space.path}"]
-    space.path.rmdir()
 
 
 def test_progress_without_a_terminal_is_plain_lines() -> None:

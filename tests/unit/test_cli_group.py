@@ -25,9 +25,9 @@ from federation.cli.main import app, main
 from federation.cli.supervise import LiveView, PlainView, ReportView, rebuild
 from federation.config import load_group
 from local_group import process_errors
+from local_group.child import Progress
 from local_group.errors import MoonmeshError
-from local_group.lifecycle import ChildReport, GroupReport
-from local_group.processes import Progress
+from local_group.report import ChildReport, GroupReport
 from moonmesh.v1 import engine_pb2
 from tests.support.groups import environment, write_group
 
@@ -175,7 +175,7 @@ def test_progress_in_lines(tmp_path: Path) -> None:
     view = PlainView(group, stream)
     view.update(Progress("master", "starting", "waiting for its admin HTTP to answer"))
     view.update(Progress("master", "ready", seconds=0.1234))
-    view.ready()
+    view.started({})
     view.close()
     first, second, third = stream.getvalue().splitlines()
     assert first == "master: starting, waiting for its admin HTTP to answer"
@@ -190,7 +190,7 @@ def test_progress_on_a_terminal(tmp_path: Path) -> None:
     view = LiveView(group, Console(file=stream, force_terminal=True, width=100))
     view.update(Progress("master", "starting", "waiting for [it]"))
     view.update(Progress("master", "ready", seconds=0.2))
-    view.ready()
+    view.started({})
     view.close()
     assert "waiting for [it]" in stream.getvalue()
     assert "200 ms" in stream.getvalue()
@@ -213,23 +213,38 @@ def test_a_report_crosses_the_pipe(tmp_path: Path, capsys: pytest.CaptureFixture
     assert capsys.readouterr().out.count("master: ") == 2
 
 
+def test_a_start_without_the_gateway_crosses_the_pipe(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    group = load_group(write_group(tmp_path, port_base=24000, gateway={"enabled": True}))
+    reading, writing = os.pipe()
+    ReportView(group, writing).started({"gateway": process_errors.ChildDied("it died", hint="h")})
+    with os.fdopen(reading) as pipe:
+        (message,) = map(json.loads, pipe)
+    again = rebuild(*message["started"]["gateway"])
+    assert type(again) is process_errors.ChildDied
+    captured = capsys.readouterr()
+    assert captured.err.startswith("error MM205: it died\n")
+    assert 'group "east" runs without the federation: Mooncake is ready' in captured.out
+    assert "the gateway is tried again until it is ready" in captured.out
+
+
 def test_a_group_goes_on_when_whoever_waited_has_gone(tmp_path: Path) -> None:
     reading, writing = os.pipe()
     view = ReportView(load_group(write_group(tmp_path, port_base=24000)), writing)
     os.close(reading)
     view.update(Progress("master", "ready"))
-    view.ready()
+    view.started({})
 
 
 def test_the_gateway_is_one_more_child(tmp_path: Path) -> None:
     gateway = {"enabled": True, "engines_tcp": True, "peering": "peering.toml"}
     path = write_group(tmp_path, port_base=24000, gateway=gateway)
-    extra = gateway_of(load_group(path), path)
-    assert [use.port for use in extra.ports] == [24002, 24003]
-    ((spec,),) = extra.stages
+    (spec,) = gateway_of(load_group(path), path)
+    assert [use.port for use in spec.ports] == [24002, 24003]
     assert spec.argv[1:] == ("-m", "federation.gateway", "-c", str(path))
     path = write_group(tmp_path, port_base=24000)
-    assert gateway_of(load_group(path), path).stages == ()
+    assert gateway_of(load_group(path), path) == ()
 
 
 def test_help_names_the_commands() -> None:

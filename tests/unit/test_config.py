@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from federation.config import GroupFile, Limits, load_group
-from local_group.config import parse_size, read_toml
+from local_group.config import load_place, parse_size, read_toml
 from local_group.errors import ConfigError
 from local_group.toml import find_line
 
@@ -295,3 +295,22 @@ def test_a_config_is_frozen(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="frozen"):
         group.name = "west"  # type: ignore[misc]
     assert isinstance(group, GroupFile)
+
+
+@pytest.mark.parametrize(
+    "rest", ["nonsense = 1", "[[[", 'port_base = "x', "[stores]\ndata_dir = 1"]
+)
+def test_where_a_group_is_can_be_read_from_a_bad_file(tmp_path: Path, rest: str) -> None:
+    file = tmp_path / "group.toml"
+    file.write_text(f'# ours\nname = "east" # it\ndata_dir = "d"\n{rest}\n')
+    place = load_place(file)
+    assert (place.name, place.data_dir) == ("east", tmp_path / "d")
+    assert place.lock_file == tmp_path / "d" / "run" / "lock"
+
+
+@pytest.mark.parametrize("text", ['name = "east"', 'name = "east"\ndata_dir = 1', "[x]\nname = 1"])
+def test_a_group_without_a_place(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "group.toml"
+    file.write_text(text)
+    with pytest.raises(ConfigError, match="data_dir"):
+        load_place(file)

@@ -2,31 +2,35 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import subprocess
 import sys
 import threading
+import zlib
 from pathlib import Path
 
 import pytest
 
-from local_group.coordination.file import EPOCH_MAX, FileCoordination
+from local_group.coordination.file import EPOCH_MAX, PLACE_BYTES, FileCoordination
 from local_group.process_errors import CoordinationError
 
-# Prints each epoch it was given, then dies before the given step of the third.
+# Prints each epoch it was given, then dies before the given step once it was given enough.
 _DIES = """
 import os, sys
 from pathlib import Path
 from local_group.coordination.file import FileCoordination
 count = 0
 def step(name):
-    if count == 2 and name == sys.argv[2]:
+    if count >= int(sys.argv[3]) and name == sys.argv[2]:
         os._exit(9)
 coordination = FileCoordination(Path(sys.argv[1]), step=step)
 while True:
     print(coordination.next_epoch(), flush=True)
     count += 1
 """
-STEPS = ["write", "sync file", "rename", "sync folder", "return"]
+CREATE = ["create", "sync file", "rename", "sync folder", "return"]
+OVERWRITE = ["write first", "sync first", "write second", "sync second", "return"]
 
 
 def test_epochs_start_at_one_and_rise(tmp_path: Path) -> None:
@@ -35,28 +39,99 @@ def test_epochs_start_at_one_and_rise(tmp_path: Path) -> None:
     assert FileCoordination(tmp_path / "c").next_epoch() == 4
 
 
-@pytest.mark.parametrize("step", STEPS)
+def epochs_until(folder: Path, step: str, count: int) -> list[int]:
+    result = subprocess.run(
+        [sys.executable, "-c", _DIES, str(folder), step, str(count)],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert result.returncode == 9, result.stderr
+    return [int(line) for line in result.stdout.split()]
+
+
+@pytest.mark.parametrize("step", CREATE)
+def test_a_crash_at_the_first_epoch_repeats_nothing(tmp_path: Path, step: str) -> None:
+    assert epochs_until(tmp_path, step, 0) == []
+    assert FileCoordination(tmp_path).next_epoch() >= 1
+
+
+@pytest.mark.parametrize("step", OVERWRITE)
 def test_a_crash_at_any_step_repeats_nothing(tmp_path: Path, step: str) -> None:
     given: list[int] = []
-    for _ in range(2):
-        result = subprocess.run(
-            [sys.executable, "-c", _DIES, str(tmp_path), step],
-            capture_output=True,
-            text=True,
-            timeout=30,
-            check=False,
-        )
-        assert result.returncode == 9, result.stderr
-        given += [int(line) for line in result.stdout.split()]
+    for _ in range(3):
+        given += epochs_until(tmp_path, step, 2)
     given.append(FileCoordination(tmp_path).next_epoch())
-    assert len(given) == 5
+    assert len(given) == 7
     assert given == sorted(set(given))
+
+
+@pytest.mark.parametrize("step", ["sync first", "sync second"])
+@pytest.mark.parametrize("kept", [0, 7, 30])
+def test_a_torn_write_repeats_nothing(tmp_path: Path, step: str, kept: int) -> None:
+    """The disk has only a part of the copy that was written when the power went."""
+    (given,) = epochs_until(tmp_path, step, 1)
+    file = tmp_path / "epoch"
+    data = bytearray(file.read_bytes())
+    place = PLACE_BYTES if step == "sync first" else 0
+    assert f" {given + 1} ".encode() in data[place : place + 100]
+    data[place + kept : place + PLACE_BYTES] = b"\0" * (PLACE_BYTES - kept)
+    file.write_bytes(data)
+    assert FileCoordination(tmp_path).next_epoch() > given
+
+
+@pytest.mark.parametrize("place", [0, PLACE_BYTES])
+def test_damage_to_one_copy_repeats_nothing(tmp_path: Path, place: int) -> None:
+    coordination = FileCoordination(tmp_path)
+    given = [coordination.next_epoch() for _ in range(2)]
+    file = tmp_path / "epoch"
+    data = bytearray(file.read_bytes())
+    data[place : place + 512] = b"\xff" * 512
+    file.write_bytes(data)
+    assert coordination.next_epoch() == given[-1] + 1
+    assert file.read_bytes()[:40] == file.read_bytes()[PLACE_BYTES:][:40]
+
+
+def test_a_full_disk_does_not_stop_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No new file, no new block: it needs nothing of a full disk."""
+    coordination = FileCoordination(tmp_path)
+    coordination.next_epoch()
+    before = (tmp_path / "epoch").stat()
+    assert before.st_blocks * 512 >= 2 * PLACE_BYTES
+    real_open = os.open
+
+    def full(path: Path, flags: int, mode: int = 0o777) -> int:
+        if flags & os.O_TRUNC or (flags & os.O_CREAT and not path.exists()):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return real_open(path, flags, mode)
+
+    monkeypatch.setattr(os, "open", full)
+    assert [coordination.next_epoch() for _ in range(3)] == [2, 3, 4]
+    after = (tmp_path / "epoch").stat()
+    kept = ("st_ino", "st_size", "st_blocks")
+    assert [getattr(after, name) for name in kept] == [getattr(before, name) for name in kept]
+    with pytest.raises(CoordinationError, match="cannot be stored: No space left on device"):
+        FileCoordination(tmp_path / "new").next_epoch()
+
+
+def test_a_file_of_one_copy_is_taken_over(tmp_path: Path) -> None:
+    """As the first version has written it."""
+    text = "moonmesh-epoch-1 41"
+    (tmp_path / "epoch").write_text(f"{text} {zlib.crc32(text.encode()):08x}\n")
+    assert FileCoordination(tmp_path).next_epoch() == 42
+    assert (tmp_path / "epoch").stat().st_size == 2 * PLACE_BYTES
+    assert FileCoordination(tmp_path).next_epoch() == 43
 
 
 def test_the_steps_are_all_there_are(tmp_path: Path) -> None:
     steps: list[str] = []
-    FileCoordination(tmp_path, step=steps.append).next_epoch()
-    assert steps == STEPS
+    coordination = FileCoordination(tmp_path, step=steps.append)
+    coordination.next_epoch()
+    assert steps == CREATE
+    steps.clear()
+    coordination.next_epoch()
+    assert steps == OVERWRITE
 
 
 def test_above_a_floor(tmp_path: Path) -> None:
@@ -108,7 +183,7 @@ def test_a_digit_changed_is_damage(tmp_path: Path) -> None:
     coordination = FileCoordination(tmp_path)
     coordination.above(1000)
     file = tmp_path / "epoch"
-    file.write_bytes(file.read_bytes().replace(b" 1001 ", b" 1 "))
+    file.write_bytes(file.read_bytes().replace(b" 1001 ", b" 1002 "))
     with pytest.raises(CoordinationError, match="damaged"):
         coordination.next_epoch()
 

@@ -13,8 +13,9 @@ from typer.testing import CliRunner
 from federation.cli import reference
 from federation.cli.main import app
 from federation.config import GroupFile
-from federation.errors import ConfigError
+from federation.errors import ConfigError, TrustError
 from federation.peering import Peering
+from federation.trust.authority import Authority
 from tests.support.groups import REPOSITORY, write_group
 
 PACKAGES = ("federation", "local_group", "gossip")
@@ -127,6 +128,35 @@ def test_the_peering_of_a_group_is_checked_too(
     assert isinstance(result.exception, ConfigError)
     assert result.exception.exit_code == 2
     assert said in str(result.exception)
+    assert "ok" not in result.stdout
+
+
+@pytest.fixture
+def member(tmp_path: Path) -> Path:
+    """group.toml of a group with peers and good credentials."""
+    Authority(tmp_path / "ca", "demo").group("east", tmp_path / "c")
+    (tmp_path / "peering.toml").write_text(
+        'federation = "demo"\n[self]\ngroup = "east"\ncredentials = "c"\n'
+    )
+    gateway = {"enabled": True, "peering": "peering.toml", "engines_tcp": True}
+    return write_group(tmp_path, port_base=7400, gateway=gateway)
+
+
+def test_the_credentials_are_checked_too(member: Path) -> None:
+    result = CliRunner().invoke(app, ["config", "check", "-c", str(member)])
+    assert result.exit_code == 0
+    until = r"valid until \d{4}-\d\d-\d\d \d\d:\d\d UTC \(\d+ days\)"
+    assert re.search(f"certificate towards peers: {until}", result.stdout)
+    assert re.search(rf"certificate towards engines over TCP: {until}", result.stdout)
+
+
+@pytest.mark.parametrize("name", ["key.pem", "engine-server.key"])
+def test_what_is_wrong_with_the_credentials_is_told(member: Path, name: str) -> None:
+    (member.parent / "c" / name).chmod(0o640)
+    result = CliRunner().invoke(app, ["config", "check", "-c", str(member)])
+    assert isinstance(result.exception, TrustError)
+    assert result.exception.exit_code == 1
+    assert f"{name} can be read by others" in str(result.exception)
     assert "ok" not in result.stdout
 
 

@@ -1,18 +1,15 @@
 from __future__ import annotations
 
-import socket
 from pathlib import Path
 
 import pytest
 
-from federation.bench.engines import BenchError
 from federation.bench.groups import (
     NAMESPACE,
     STORE_MIN,
     WATERMARK,
     Layout,
     adapt_groups,
-    free_port_base,
     store_bytes,
     write_groups,
 )
@@ -84,15 +81,3 @@ def test_stores_hold_what_was_asked_for_below_the_watermark() -> None:
     each = store_bytes(usable, 2)
     assert usable <= 2 * each * WATERMARK < usable * 1.05
     assert store_bytes(1, 2) == STORE_MIN
-
-
-def test_a_port_in_use_is_stepped_over() -> None:
-    with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))
-        held.listen()
-        taken = held.getsockname()[1]
-        found = free_port_base(1, 8000)
-        assert 8000 <= found < 12_000
-        assert found != taken
-    with pytest.raises(BenchError, match="no free ports"):
-        free_port_base(50, 8000)

@@ -15,7 +15,8 @@ from federation.bench.workload import Request, Workload
 def an_answer(number: int = 0, **change: Any) -> Answer:
     base = Answer(
         number=number, local=1, peer=0, misses=1, wrong_bytes=0, get_ms=1.0, put_ms=2.0,
-        overrun_ms=0.0, errors=[], codes={},
+        overrun_ms=0.0, overrun_raw_ms=0.0, put_overrun_ms=0.0, put_overrun_raw_ms=0.0,
+        errors=[], codes={},
     )  # fmt: skip
     return base._replace(**change)
 
@@ -189,9 +190,48 @@ def test_figures_of_all_modes() -> None:
 def test_modes_that_played_different_parts_are_not_compared() -> None:
     short = a_tally("federated", 20, 9, 71)
     long = a_tally("one-pool", 30, 0, 70)
-    long.add(an_answer())
+    long.add(an_answer(1))
     found = replay_figures({"federated": short, "one-pool": long}, lru=None, extra={})
     assert found["ratio_to_one_pool"] is None
+    assert found["one_pool_hit_rate"] is None
+    assert found["modes"]["one-pool"]["hit_rate"] is not None
+
+
+@pytest.mark.parametrize(("failed", "met"), [(1, True), (2, None)])
+def test_a_pool_that_failed_is_no_yardstick(failed: int, met: bool | None) -> None:
+    found = replay_figures(
+        {
+            "federated": a_tally("federated", 40, 20, 90),
+            "one-pool": a_tally("one-pool", 30, 0, 120, codes={"put -900": failed}),
+        },
+        lru=None,
+        extra={},
+    )
+    assert found["ratio_to_one_pool"] == pytest.approx(2.0)
+    assert {t.name: t.met for t in replay_targets(found)}["ratio_to_one_pool"] is met
+
+
+def test_as_many_requests_are_not_the_same_requests() -> None:
+    other = Tally("isolated")
+    other.add(an_answer(1))
+    found = replay_figures(
+        {"federated": a_tally("federated", 1, 0, 1), "isolated": other}, lru=None, extra={}
+    )
+    assert found["isolated_hit_rate"] is None
+
+
+def test_overruns_are_counted_with_and_without_what_is_excused() -> None:
+    tally = Tally("federated")
+    tally.add(an_answer(overrun_ms=5.0, overrun_raw_ms=30.0))
+    tally.add(an_answer(overrun_raw_ms=9.0, put_overrun_ms=7.0, put_overrun_raw_ms=80.0))
+    tally.engine_stats = [{"machine_delay_ms": 3.0, "thread_delay_ms": 4.0}, {}]
+    found = replay_figures({"federated": tally, "isolated": Tally("isolated")}, lru=None, extra={})
+    for figures in (found, found["modes"]["federated"]):
+        assert (figures["deadline_overruns"], figures["deadline_overruns_raw"]) == (2, 3)
+        assert (figures["worst_overrun_ms"], figures["worst_overrun_raw_ms"]) == (7.0, 80.0)
+    assert found["modes"]["federated"]["put_overruns"] == 1
+    assert found["modes"]["federated"]["machine_delay_ms_max"] == 3.0
+    assert found["modes"]["isolated"]["thread_delay_ms_max"] is None
 
 
 def test_figures_of_nothing() -> None:

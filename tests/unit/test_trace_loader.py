@@ -68,6 +68,34 @@ def test_a_malformed_line_is_named_by_its_number(tmp_path: Path, line: str, what
     assert caught.value.exit_code == 1
 
 
+@pytest.mark.parametrize(
+    ("line", "what"),
+    [
+        (b"\x1f\x8b\x08\x00", "not UTF-8 text: byte 0x8B at place 2"),
+        (b'{"timestamp": "\xff"}', "not UTF-8 text: byte 0xFF at place 16"),
+        (b'{"timestamp": "\x00"}', "not UTF-8 text: byte 0x00 at place 16"),
+        ("{}".encode("utf-16"), "not UTF-8 text: byte 0xFF at place 1"),
+        ("{}".encode("utf-16-le"), "not UTF-8 text: byte 0x00 at place 2"),
+        (b"\xef\xbb\xbf{}", "it begins with a byte-order mark"),
+    ],
+)
+def test_what_is_no_text_is_told_as_such(tmp_path: Path, line: bytes, what: str) -> None:
+    path = tmp_path / "trace.jsonl"
+    good = json.dumps(GOOD).encode()
+    path.write_bytes(b"\n".join([good, line, good]))
+    with pytest.raises(TraceError) as caught:
+        list(read_trace(path))
+    assert caught.value.where == f"{path}:2"
+    assert what in caught.value.what
+    assert caught.value.hint
+
+
+def test_a_byte_order_mark_at_the_beginning_of_the_file_is_skipped(tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    path.write_bytes(b"\xef\xbb\xbf" + json.dumps(GOOD).encode())
+    assert len(list(read_trace(path))) == 1
+
+
 def test_a_file_without_a_request_or_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(TraceError, match="no request"):
         list(read_trace(a_trace(tmp_path, "")))
