@@ -5,7 +5,7 @@ group has is read from Mooncake directly, without a hop; what it lacks is asked 
 answers by the deadline with what it could get. Without a gateway this is plain Mooncake.
 
 With a deadline, local calls run on bounce memory and end in time whatever Mooncake does. Without one they
-run on the caller's memory, at full speed, and end by Mooncake's own timeouts: see `local_group.store`.
+run on the caller's memory and end by Mooncake's own timeouts: see `local_group.store`.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ FEDERATION_MS = 1000
 EXISTS_WAIT_MS = 50
 """How long a read-side exists waits for blocks to land, in ms."""
 PATIENCE_SECONDS = 30.0
-"""Deadline of a local call that was given none and that needs bounce memory (`put`, `get`)."""
+"""Deadline of a local call that was given none and needs bounce memory: put, get, exists."""
 ATTACH_WAIT_SECONDS = 2.0
 """How long `setup` waits for the gateway before it goes on without."""
 MARGIN_SECONDS = 0.05
-"""What an exists question may take beyond its wait before the gateway counts as slow."""
+"""What an exists question may take beyond its wait."""
 
 
 class FederatedStore:
@@ -191,7 +191,6 @@ class FederatedStore:
         """Stores blocks of a prefix chain from the caller's memory; a code per key.
 
         Args:
-            keys, buffer_ptrs, sizes: in chain order.
             chain_position: place of the first key in its prefix chain, where a tail is written.
         """
         until = self._until(deadline_ms)
@@ -325,7 +324,7 @@ class FederatedStore:
     # The rest
 
     def register_buffer(self, buffer_ptr: int, size: int) -> int:
-        """Tells Mooncake of memory that zero-copy calls will use."""
+        """Tells Mooncake of memory for zero-copy calls."""
         return self._ready().register_buffer(buffer_ptr, size)
 
     def unregister_buffer(self, buffer_ptr: int) -> int:
@@ -337,7 +336,7 @@ class FederatedStore:
         return list(getattr(self._seen, "tiers", ()))
 
     def flush_reports(self, timeout: float = 5.0) -> bool:
-        """Waits until the gateway knows of everything written so far; False after `timeout` s."""
+        """Waits until the gateway knows all that was written; False after `timeout` seconds."""
         return self._link is None or self._link.flush(timeout)
 
     def stats(self) -> dict[str, Any]:
