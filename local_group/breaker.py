@@ -122,7 +122,7 @@ class Breaker:
 
     def success(self, now: float, began: float | None = None) -> None:
         """A call went well. `began`: when; a call from before the last opening says nothing."""
-        if began is not None and began < self._opened_at:
+        if self._too_old(began):
             return
         if self._open_until is None:
             if self._failures:
@@ -139,7 +139,7 @@ class Breaker:
 
     def failure(self, now: float, began: float | None = None) -> None:
         """A call failed, or took too long. `began`: as in `success`."""
-        if began is not None and began < self._opened_at:
+        if self._too_old(began):
             return
         if self._open_until is None:
             self._remember(False)
@@ -150,10 +150,15 @@ class Breaker:
         elif now >= self._open_until:
             self._open(now)
 
-    def release(self, now: float) -> None:
-        """The call proved nothing: another probe may go."""
+    def release(self, now: float, began: float | None = None) -> None:
+        """The call proved nothing: another probe may go. `began`: as in `success`."""
         del now
-        self._probe_until = None
+        if not self._too_old(began):
+            self._probe_until = None
+
+    def _too_old(self, began: float | None) -> bool:
+        # At the very moment of the opening, too: what was let in then, was let in before it.
+        return began is not None and began <= self._opened_at
 
     def _remember(self, good: bool) -> None:
         # Successes are only remembered while a failure is: the usual case costs nothing.

@@ -150,3 +150,13 @@ def test_a_verdict_of_a_call_from_before_the_opening_says_nothing() -> None:
     assert breaker.state(11.2) is BreakerState.HALF_OPEN
     breaker.success(11.2, began=11.0)
     assert breaker.state(11.2) is BreakerState.CLOSED
+
+
+def test_what_was_let_in_before_the_opening_does_not_make_room_for_a_second_probe() -> None:
+    breaker = Breaker(BreakerLimits(failures=1, open_s=1.0, jitter=0.0), random.Random(1))
+    breaker.failure(10.0)
+    assert breaker.allow(11.0), "the probe"
+    breaker.release(11.1, began=10.0)
+    assert not breaker.allow(11.1)
+    breaker.release(11.1, began=11.0)
+    assert breaker.allow(11.1)
