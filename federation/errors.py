@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from local_group.errors import ConfigError, MoonmeshError, UsageError
 
 __all__ = [
-    "BreakerOpenError",
     "ConfigError",
     "MoonmeshError",
     "NotOfferedError",
@@ -22,15 +23,14 @@ class TrustError(MoonmeshError):
 
 
 class PeerError(MoonmeshError):
-    """A peer answered wrongly: it broke the protocol or a limit."""
+    """A peer answered wrongly: it broke the protocol or a limit.
+
+    Attributes:
+        failure: how, as a guard counts it: a value of `federation.limits.names.Failure`.
+    """
 
     code = "MM302"
-
-
-class BreakerOpenError(PeerError):
-    """The peer was not asked: its breaker is open. This says nothing about it that is not known."""
-
-    code = "MM310"
+    failure: ClassVar[str] = "error"
 
 
 class NotOfferedError(UsageError, AttributeError):

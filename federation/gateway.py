@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import random
 import signal
 import sys
 import time
@@ -23,6 +24,7 @@ from federation.config import GroupFile, load_group
 from federation.endpoints import Endpoints
 from federation.errors import MoonmeshError
 from federation.identity import Fingerprint, stored_key
+from federation.limits.guards import make_guards
 from federation.peering import Membership, load_membership
 from federation.peers.side import PeerSide, peer_side
 from federation.status import Problems, StatusReport
@@ -67,6 +69,8 @@ class Gateway:
         self._config = config
         self._limits = config.limits
         self._member = member
+        names = [peer.name for peer in member.peering.peers] if member else []
+        self._guards = make_guards(config, names, random.Random(), os.environ)
         self._refusals = RefusalLog()
         self._problems = Problems()
         self._background: list[asyncio.Task[None]] = []
@@ -106,7 +110,11 @@ class Gateway:
             blocks_max=limits.holdings_blocks, hop_limit=limits.hop_limit, on_change=offers.take
         )
         ledger = Ledger(holdings, Journal(config.journal_dir, limits.journal_bytes_max))
-        staging = Staging(bytes_max=limits.staging_bytes, hold=limits.staging_hold_ms / 1000)
+        staging = Staging(
+            bytes_max=limits.staging_bytes,
+            hold=limits.staging_hold_ms / 1000,
+            shares=self._guards.staging,
+        )
         admission = Admission(
             store=store,
             ledger=ledger,
@@ -121,6 +129,7 @@ class Gateway:
                 epoch,
                 offers=offers,
                 blocks=blocks,
+                guards=self._guards,
                 refusals=self._refusals,
                 on_problem=self._problem,
             )

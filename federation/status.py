@@ -131,6 +131,7 @@ class StatusReport:
                     "state": peer.state.value,
                     "reason": link.reason,
                     "breaker": link.breaker_state(now),
+                    "guards": side.guards[peer.name].status(now),
                     "heard_ago_s": (None if peer.heard_ago is None else round(peer.heard_ago, 3)),
                     "hears_us": peer.hears_us,
                     "version": None if peer.version is None else str(peer.version),

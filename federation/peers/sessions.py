@@ -168,7 +168,7 @@ class Sessions:
                 continue
             except CatalogError as error:
                 counters.add("moonmesh_catalog_errors_total")
-                link.failed(error, time.monotonic())
+                link.failed(error)
                 view.position = None  # whatever was half believed: start over
             except PeerError:
                 counters.add("moonmesh_catalog_errors_total")

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 from federation.catalog.offers import Offers
 from federation.config import GroupFile
+from federation.limits.guard import Guard
+from federation.limits.guards import Guards
 from federation.peering import Membership, PeerConfig
 from federation.peers.link import PeerLink
 from federation.peers.service import PeerService
@@ -32,6 +34,7 @@ class PeerSide:
     gossip: GossipEngine
     sessions: Sessions
     service: PeerService
+    guards: Guards
 
 
 def peer_side(
@@ -41,6 +44,7 @@ def peer_side(
     *,
     offers: Offers,
     blocks: BlockServer,
+    guards: Guards,
     refusals: RefusalLog,
     on_problem: Callable[[str], None],
 ) -> PeerSide:
@@ -48,10 +52,14 @@ def peer_side(
 
     Args:
         epoch: durable, and never used by another process.
+        guards: of all peers, with the memory that they share.
         on_problem: told what an operator has to know.
     """
     gossip = _gossip(config, member, epoch)
-    links = [_link(config, member, gossip, peer) for peer in member.peering.peers]
+    links = [
+        _link(config, member, gossip, peer, guards[peer.name].outgoing)
+        for peer in member.peering.peers
+    ]
     sessions = Sessions(
         links, gossip, member.sharing, config.limits, refusals=refusals, on_problem=on_problem
     )
@@ -64,9 +72,10 @@ def peer_side(
         offers=offers,
         blocks=blocks,
         limits=config.limits,
+        guards=guards,
         refusals=refusals,
     )
-    return PeerSide(member, gossip, sessions, service)
+    return PeerSide(member, gossip, sessions, service, guards)
 
 
 def _gossip(config: GroupFile, member: Membership, epoch: int) -> GossipEngine:
@@ -90,7 +99,11 @@ def _gossip(config: GroupFile, member: Membership, epoch: int) -> GossipEngine:
 
 
 def _link(
-    config: GroupFile, member: Membership, gossip: GossipEngine, peer: PeerConfig
+    config: GroupFile,
+    member: Membership,
+    gossip: GossipEngine,
+    peer: PeerConfig,
+    guard: Guard,
 ) -> PeerLink:
     def alive(now: float) -> bool:
         return gossip.pullable(peer.name, now)
@@ -99,4 +112,4 @@ def _link(
         version = gossip.versions.get(peer.name)
         return version.epoch if version else 0
 
-    return PeerLink(peer, member.credentials, config.limits, alive=alive, epoch=epoch)
+    return PeerLink(peer, member.credentials, config.limits, guard=guard, alive=alive, epoch=epoch)

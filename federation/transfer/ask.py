@@ -20,6 +20,9 @@ class Wanted:
     background_until: float = 0.0
     """The pull goes on until then though nobody waits (loop time)."""
     tried: set[str] = field(default_factory=set)
+    """Peers that need not be planned on again."""
+    asked: bool = False
+    """Whether some peer has been asked for it: the next one is a retry."""
 
     def wanted(self, now: float) -> bool:
         """Whether anybody still waits for it, or it goes on in the background."""

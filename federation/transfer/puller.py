@@ -16,21 +16,22 @@ from typing import Protocol
 from federation.catalog.view import CatalogView, plan
 from federation.config import Limits
 from federation.counters import Samples, counters
-from federation.errors import BreakerOpenError, PeerError
+from federation.errors import PeerError
 from federation.identity import block_digest, key_hash
+from federation.limits.errors import DigestError, ShedError
+from federation.limits.guard import Guard
+from federation.limits.names import Failure, GuardName
+from federation.limits.ticket import Cost, Refusal, Ticket
 from federation.request_limits import RequestLimits
 from federation.stopwatch import Stopwatch
-from federation.telemetry import (
-    SPAN_GATEWAY_LOCATE,
-    SPAN_PEER_PULL,
-    SPAN_TRANSFER_VERIFY,
-    span,
-)
-from federation.timeouts import timeout_at
+from federation.telemetry import SPAN_GATEWAY_LOCATE, SPAN_PEER_PULL, SPAN_TRANSFER_VERIFY, span
 from federation.transfer.ask import Ask, Wanted
-from federation.transfer.frames import HEADER_BYTES, Block, Decoder, NoRoomError
+from federation.transfer.frames import HEADER_BYTES, Block, Decoder, FrameError, NoRoomError
 from federation.transfer.staging import StagedBlock, Staging
+from federation.transfer.turns import Turns
 from moonmesh.v1 import peer_pb2
+
+__all__ = ["Ask", "Holder", "Puller", "Source"]
 
 log = logging.getLogger(__name__)
 
@@ -42,6 +43,8 @@ class Source(Protocol):
     """A peer to pull from, as the puller sees it. See `federation.peers.PeerLink`."""
 
     name: str
+    guard: Guard
+    """What may be asked of it now."""
 
     @property
     def epoch(self) -> int:
@@ -50,14 +53,11 @@ class Source(Protocol):
     def pull(self, request: peer_pb2.PullRequest, timeout: float) -> AsyncGenerator[bytes, None]:
         """The raw messages of one answer. Raises PeerError (or a subclass) for every failure."""
 
-    def succeeded(self, began: float) -> None:
-        """A pull that began then (monotonic seconds) ended well."""
+    def blame(self, error: PeerError) -> None:
+        """A pull failed, and it was the peer's doing: `status` says why."""
 
-    def failed(self, error: PeerError, began: float) -> None:
-        """A pull that began then failed, and it was the peer's doing."""
-
-    def abandoned(self) -> None:
-        """A pull ended early for a reason of our own."""
+    def absolve(self) -> None:
+        """A pull ended well: `status` has nothing to say any more."""
 
 
 Holder = tuple[Source, CatalogView]
@@ -91,7 +91,7 @@ class Puller:
             keys=limits.peer_request_keys_max, message_bytes=limits.control_message_bytes_max
         )
         self._under_way: dict[tuple[bytes, str], Wanted] = {}
-        self._slots: dict[str, asyncio.Semaphore] = {}
+        self._turns = Turns()
         self._jobs: dict[str, set[asyncio.Task[None]]] = {}
         self.pull_ms = Samples()
         """From the decision to pull a block until it has landed, in ms."""
@@ -203,41 +203,30 @@ class Puller:
     ) -> None:
         """One stream, and what remains after it: asked of another holder, or given up."""
         loop = asyncio.get_running_loop()
-        began = time.monotonic()
-        slot = self._slots.setdefault(source.name, asyncio.Semaphore(self._limits.pulls_per_peer))
         others = False
         """Whether what is left may be asked of another holder."""
         try:
-            async with timeout_at(deadline):
-                await slot.acquire()
-            began = time.monotonic()
-            try:
-                await self._stream(source, view, fingerprint, part, deadline)
-            finally:
-                slot.release()
-            source.succeeded(began)
+            cost = Cost(retry=any(wanted.asked for wanted in part))
+            ticket = await self._turns.admit(source.guard, cost, deadline)
+            if not isinstance(ticket, Refusal):
+                await self._with_ticket(ticket, source, view, fingerprint, part, deadline)
+                source.absolve()
+            elif ticket.passes:
+                counters.add("moonmesh_pulls_shed_total")
             others = True
         except NoRoomError:
             counters.add("moonmesh_staging_full_total")
-            source.abandoned()
+            source.guard.refuse(GuardName.STAGING)
         except _NobodyWaits:
-            source.abandoned()
-        except asyncio.CancelledError:
-            source.abandoned()
-            raise
-        except asyncio.TimeoutError:
-            counters.add("moonmesh_pulls_shed_total")
-        except BreakerOpenError:
-            others = True
+            pass
         except PeerError as error:
             counters.add("moonmesh_pull_errors_total")
-            source.failed(error, began)
+            source.blame(error)
             others = True
         except Exception:
             # A defect of ours: whoever waits must not wait for it, nor the peer be blamed.
             counters.add("moonmesh_pull_defects_total")
             log.exception("a pull from %s ended by a defect", source.name)
-            source.abandoned()
         finally:
             left = [wanted for wanted in part if not wanted.landed.done()]
             for wanted in left:
@@ -250,21 +239,46 @@ class Puller:
                 if place not in again:
                     self._settle(fingerprint, wanted, None)
 
-    async def _stream(
+    async def _with_ticket(
         self,
+        ticket: Ticket,
         source: Source,
         view: CatalogView,
         fingerprint: bytes,
         part: Sequence[Wanted],
         deadline: float,
     ) -> None:
+        """A stream, with what it says of the peer told to its guard, however it ends."""
+        for wanted in part:
+            wanted.asked = True
+        how, retry_after = Failure.OURS, 0.0
+        try:
+            missing = await self._stream(ticket, source, view, fingerprint, part, deadline)
+            ticket.done(time.monotonic(), promised=len(part), kept=len(part) - missing)
+        except PeerError as error:
+            how = Failure(error.failure)
+            retry_after = error.retry_after if isinstance(error, ShedError) else 0.0
+            raise
+        finally:
+            ticket.done(time.monotonic(), ok=False, kind_of_failure=how, retry_after=retry_after)
+
+    async def _stream(
+        self,
+        ticket: Ticket,
+        source: Source,
+        view: CatalogView,
+        fingerprint: bytes,
+        part: Sequence[Wanted],
+        deadline: float,
+    ) -> int:
+        """Takes one answer; how many blocks the peer does not have."""
         loop = asyncio.get_running_loop()
         began = loop.time()
         asked_at = time.monotonic()
         decoder = Decoder(
             [w.max_size for w in part],
             self._limits.message_bytes + HEADER_BYTES * (1 + len(part)),
-            lambda size: self._staging.reserve(size, time.monotonic()),
+            lambda size: self._staging.reserve(size, time.monotonic(), source.name),
         )
         request = peer_pb2.PullRequest(
             fingerprint=fingerprint,
@@ -276,12 +290,13 @@ class Puller:
                 SPAN_PEER_PULL, {"moonmesh.peer": source.name, "moonmesh.keys": len(part)}
             ) as here:
                 verifying = Stopwatch()
-                arrived = 0
+                arrived = missing = 0
                 async with aclosing(source.pull(request, deadline - began)) as messages:
                     async for message in messages:
                         for event in decoder.feed(message):
                             wanted = part[event.index]
                             if not isinstance(event, Block):
+                                missing += 1
                                 view.refute(wanted.key_hash, time.monotonic())
                                 counters.add("moonmesh_pull_missing_total")
                                 continue
@@ -295,13 +310,17 @@ class Puller:
                             self._landed(block, event.hops + 1)
                         if self._abandoned(part, loop.time()):
                             raise _NobodyWaits
+                        if pause := ticket.spend(len(message), time.monotonic()):
+                            # Not reading slows the peer down, once its window is full.
+                            await asyncio.sleep(min(pause, max(0.0, deadline - loop.time())))
                 if not decoder.ended:
                     raise PeerError("the answer was cut short", where=source.name)
                 here.set_attribute("moonmesh.blocks", arrived)
                 here.set_attribute("moonmesh.bytes", decoder.payload_bytes)
                 verifying.record(SPAN_TRANSFER_VERIFY, {"moonmesh.blocks": arrived})
+                return missing
         finally:
-            self._staging.release(decoder.unfinished_bytes)
+            self._staging.release(decoder.unfinished_bytes, source.name)
 
     @staticmethod
     def _abandoned(part: Sequence[Wanted], now: float) -> bool:
@@ -313,13 +332,24 @@ class Puller:
         self, source: Source, fingerprint: bytes, wanted: Wanted, block: Block, asked_at: float
     ) -> StagedBlock:
         size = len(block.data)
-        if block_digest(fingerprint, wanted.key, block.data) != block.digest:
-            self._staging.release(size)
-            counters.add("moonmesh_digest_mismatch_total")
-            raise PeerError(
-                f"block {wanted.key!r} does not match its digest; nothing of it is kept",
-                where=source.name,
-            )
+        try:
+            if not source.guard.hops(block.hops):
+                raise FrameError(
+                    f"block {wanted.key!r} has crossed {block.hops + 1} borders of groups; at most "
+                    f"{self._limits.hop_limit} may be",
+                    where=source.name,
+                )
+            if block_digest(fingerprint, wanted.key, block.data) != block.digest:
+                counters.add("moonmesh_digest_mismatch_total")
+                if source.guard.on(GuardName.DIGEST):
+                    source.guard.refuse(GuardName.DIGEST)
+                    raise DigestError(
+                        f"block {wanted.key!r} does not match its digest; nothing of it is kept",
+                        where=source.name,
+                    )
+        except PeerError:
+            self._staging.release(size, source.name)
+            raise
         staged = StagedBlock(
             fingerprint,
             wanted.key,
