@@ -73,7 +73,7 @@ class Native:
         except ImportError as error:
             raise StoreError(
                 f"Mooncake cannot be loaded: {error}",
-                hint="install libibverbs1 librdmacm1 ibverbs-providers libnuma1 (Debian, Ubuntu)",
+                hint="install libibverbs1 librdmacm1 ibverbs-providers libnuma1 libcurl4 (Debian, Ubuntu)",
             ) from error
         self._config_type = ReplicateConfig
         self._default_config = ReplicateConfig()

@@ -232,7 +232,7 @@ async def test_what_is_beside_may_be_late(setting: Setting) -> None:
         setting, "gateway", f"while ! test -e {setting.folder}/go; do sleep 0.02; done;"
     )
     supervisor = setting.supervisor([sleeper(setting, "a")], beside=[gateway])
-    failures = await supervisor.start(0.5)
+    failures = await supervisor.start(3.0)
     assert type(failures["gateway"]) is NotReady
     assert "still waiting for its file" in failures["gateway"].what
     child = setting.state.children["gateway"]

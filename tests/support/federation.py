@@ -17,6 +17,7 @@ import numpy.typing as npt
 from federation.cli.health import ask_status
 from federation.client import FederatedStore
 from federation.identity import Envelope, block_digest
+from tests.support.clock import Punctuality
 from tests.support.groups import (
     RunningGroup,
     environment,
@@ -211,10 +212,20 @@ def write(store: FederatedStore, keys: Sequence[str], salt: str = "") -> None:
     assert store.flush_reports(), "the gateway did not take the reports"
 
 
-def read(store: FederatedStore, keys: Sequence[str], salt: str = "", **options: Any) -> list[str]:
+def read(
+    store: FederatedStore,
+    keys: Sequence[str],
+    salt: str = "",
+    timed: Punctuality | None = None,
+    **options: Any,
+) -> list[str]:
     """Reads a chain; where each block came from. Every byte that came is compared."""
     buffer = Buffer(len(keys))
-    results = store.batch_get_into(list(keys), buffer.pointers, buffer.sizes, **options)
+    arguments = (list(keys), buffer.pointers, buffer.sizes)
+    if timed is None:
+        results = store.batch_get_into(*arguments, **options)
+    else:
+        results = timed.call(store.batch_get_into, *arguments, **options)
     for index, (key, result) in enumerate(zip(keys, results, strict=True)):
         assert result < 0 or buffer.right(index, key, salt), f"wrong bytes for {key}"
     tiers = store.last_tiers()

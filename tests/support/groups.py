@@ -23,7 +23,7 @@ from local_group.state import ProcessId, leftovers, read_state
 REPOSITORY = Path(__file__).parents[2]
 PORT_RANGE = os.environ.get("MOONMESH_TEST_PORTS", "24000-31900")
 """Below the kernel's own range (32768 up) and above Mooncake's (12300-17000)."""
-PORT_STEP = 100
+PORT_STEP = 25
 
 _claims: list[int] = []  # open descriptors: a claim lasts as long as this process
 
