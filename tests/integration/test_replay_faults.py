@@ -84,10 +84,10 @@ async def two(tmp_path: Path) -> AsyncIterator[Two]:
 
 def neighbours() -> int:
     """A port base whose successor, which the layout's second group gets, is ours too."""
-    base = free_port_base()
-    while (following := free_port_base()) != base + PORTS_STEP:
-        base = following
-    return base
+    claimed: set[int] = set()
+    while (base := free_port_base()) - PORTS_STEP not in claimed:
+        claimed.add(base)
+    return base - PORTS_STEP
 
 
 def a_spec(group: RunningGroup) -> dict[str, object]:
