@@ -164,6 +164,50 @@ class Limits(BaseModel):
     """ms for which a breaker first stays open; doubled with each probe that fails, up to 10 s (or this,
     if it is more)."""
 
+    # Guards, per peer and direction: docs/limits.md
+    peer_requests_open: Annotated[int, _count(8, 65_536)] = 1024
+    """Calls of all kinds open to one peer, and from one: a long poll for each of 256 namespaces, twice,
+    and the streams, with room to spare."""
+    peer_requests_per_s: Annotated[int, _count(1, 1_000_000)] = 2000
+    """Requests a second (pulls and catalog questions) to one peer, and from one; a second's worth may
+    come at once. About what one core can answer."""
+    peer_hellos_per_s: Annotated[int, _count(1, 10_000)] = 50
+    """Hellos a second from one peer, and to one: the most that `hello_interval_ms` allows is 20, and a
+    signature is checked for each."""
+    peer_bytes_per_s: Annotated[int, _Bytes, _count(4 * MIB, 1024 * GIB)] = GIB
+    """Bytes of blocks a second from one peer, and to one. A stream that is faster is slowed down. Set it
+    to the share of your line that a peer may have."""
+    peer_catalog_bytes_per_s: Annotated[int, _Bytes, _count(MIB, GIB)] = 32 * MIB
+    """Bytes of catalogs a second to one peer, and from one: a snapshot of four million blocks. Making one
+    takes a core a quarter of a second."""
+    peer_catalog_bytes: Annotated[int, _Bytes, _count(MIB, 16 * GIB)] = 64 * MIB
+    """Bytes of catalog answers under way from one peer: twice a snapshot of `view_blocks_per_peer`. What
+    goes on beyond it is no catalog, and is cut off."""
+    peer_shared_percent: Annotated[int, _count(0, 90)] = 50
+    """Percent of staging, and of the bounce buffers, for whichever peer comes first. The rest is split
+    evenly and kept for each: no peer can take the room of another."""
+    peer_leased_percent: Annotated[int, _count(1, 100)] = 2
+    """Percent of the pool that reads for one peer may hold under lease, and so keep from eviction."""
+    peer_leased_bytes_min: Annotated[int, _Bytes, _count(MIB, 1024 * GIB)] = 64 * MIB
+    """Bytes that reads for one peer may hold under lease in a pool whose `peer_leased_percent` is less;
+    at most an eighth of the pool."""
+    peer_retry_percent: Annotated[int, _count(0, 100)] = 10
+    """Percent of the pulls from a peer that may be retries of what another did not send; beyond it the
+    engine computes. Else one peer's outage is the next one's flood."""
+    peer_retries_few: Annotated[int, _count(1, 10_000)] = 20
+    """Retries that may be made in any case, so that a quiet peer can be a second choice."""
+    peer_slow_ms: Annotated[int, _count(10, 600_000)] = 2_000
+    """ms after which a pull that ended well is looked at: below `peer_slow_bytes_per_s` it counts as
+    a failure."""
+    peer_slow_bytes_per_s: Annotated[int, _Bytes, _count(KIB, GIB)] = 64 * KIB
+    """Bytes a second below which a long pull is of no use: engines compute faster than that."""
+    peer_stall_ms: Annotated[int, _count(50, 600_000)] = 3_000
+    """ms for which nothing may move on a stream of blocks, either way. An owner whose own Mooncake hangs
+    needs up to 2 s to say so."""
+    peer_dishonest_percent: Annotated[int, _count(1, 100)] = 50
+    """Percent of the blocks that a catalog promised and the owner did not have, over the last 32 pulls,
+    above which each such pull counts as a failure. Eviction makes honest catalogs wrong by a few."""
+
     @field_validator("staging_bytes")
     @classmethod
     def _hold_two_blocks(cls, value: int, info: ValidationInfo) -> int:

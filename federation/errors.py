@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from local_group.errors import ConfigError, MoonmeshError, UsageError
 
 __all__ = ["ConfigError", "MoonmeshError", "PeerError", "TrustError", "UsageError"]
@@ -14,6 +16,11 @@ class TrustError(MoonmeshError):
 
 
 class PeerError(MoonmeshError):
-    """A peer answered wrongly: it broke the protocol or a limit."""
+    """A peer answered wrongly: it broke the protocol or a limit.
+
+    Attributes:
+        failure: how, as a guard counts it: a value of `federation.limits.names.Failure`.
+    """
 
     code = "MM302"
+    failure: ClassVar[str] = "error"

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import random
 import signal
 import sys
 import time
@@ -23,6 +24,7 @@ from federation.config import GroupFile, load_group
 from federation.endpoints import Endpoints
 from federation.errors import ConfigError, MoonmeshError
 from federation.identity import Fingerprint, stored_key
+from federation.limits.guards import make_guards
 from federation.peering import Peering, Sharing, load_peering
 from federation.peers.link import PeerLink
 from federation.peers.service import PeerService
@@ -80,6 +82,8 @@ class Gateway:
             else None
         )
         self._refusals = RefusalLog()
+        names = [peer.name for peer in self._all_peers()]
+        self._guards = make_guards(config, names, random.Random(), os.environ)
         self._problems = Problems()
         self._background: list[asyncio.Task[None]] = []
         self._offers: Offers | None = None
@@ -124,7 +128,11 @@ class Gateway:
                 if gossip
                 else None
             )
-            staging = Staging(bytes_max=limits.staging_bytes, hold=limits.staging_hold_ms / 1000)
+            staging = Staging(
+                bytes_max=limits.staging_bytes,
+                hold=limits.staging_hold_ms / 1000,
+                shares=self._guards.staging,
+            )
             admission = Admission(
                 store=store,
                 ledger=ledger,
@@ -160,6 +168,7 @@ class Gateway:
                 gossip=gossip,
                 sessions=sessions,
                 credentials=self._credentials,
+                guards=self._guards,
             )
             endpoints = Endpoints()
             try:
@@ -176,6 +185,7 @@ class Gateway:
                             store=store, master=admin, holdings=holdings, limits=limits
                         ),
                         limits=limits,
+                        guards=self._guards,
                         refusals=self._refusals,
                     )
                     await endpoints.serve_peers(config, self._peers, self._credentials)
@@ -263,6 +273,7 @@ class Gateway:
                 peer,
                 self._credentials,
                 self._limits,
+                guard=self._guards[peer.name].outgoing,
                 alive=lambda now, name=peer.name: gossip.pullable(name, now),  # type: ignore[misc]
                 epoch=lambda name=peer.name: epoch_of(name),  # type: ignore[misc]
             )

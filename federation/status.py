@@ -11,6 +11,7 @@ from typing import Any
 from federation import telemetry
 from federation.config import GroupFile
 from federation.counters import Samples, counters
+from federation.limits.guards import Guards
 from federation.peers.sessions import Sessions
 from federation.transfer.puller import Puller
 from federation.transfer.staging import Staging
@@ -57,6 +58,7 @@ class StatusReport:
         gossip: GossipEngine | None,
         sessions: Sessions | None,
         credentials: Credentials | None,
+        guards: Guards,
     ) -> None:
         self._config = config
         self._epoch = epoch
@@ -69,6 +71,7 @@ class StatusReport:
         self._gossip = gossip
         self._sessions = sessions
         self._credentials = credentials
+        self._guards = guards
         self._started_at = time.monotonic()
 
     def document(self) -> dict[str, Any]:
@@ -136,6 +139,7 @@ class StatusReport:
                     "state": peer.state.value,
                     "reason": link.reason,
                     "breaker": link.breaker_state(now),
+                    "guards": self._guards[peer.name].status(now),
                     "heard_ago_s": (None if peer.heard_ago is None else round(peer.heard_ago, 3)),
                     "hears_us": peer.hears_us,
                     "version": None if peer.version is None else str(peer.version),

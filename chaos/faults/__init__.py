@@ -1,4 +1,1 @@
-"""Faults that are made for real: signals to processes that a test or a run started itself.
-
-May be imported by `chaos` and the tests.
-"""
+"""The faults: signals by part, the network between gateways, hostile peers, burners of CPU."""

@@ -71,9 +71,13 @@ class HoldingsLog:
         elif count > 1:
             self._counts[key_hash] = count - 1
 
+    def changes_since(self, after: Position | None) -> int:
+        """Hashes in `since(after)`, at most; costs nothing."""
+        return self._n - after.n if after is not None and self._reaches(after) else len(self)
+
     def since(self, after: Position | None) -> Answer:
         """What a subscriber at `after` misses: changes if the ring reaches back so far, else all."""
-        if after is None or after.log_id != self._log_id or not self.floor <= after.n <= self._n:
+        if after is None or not self._reaches(after):
             return Answer(self.position, True, list(self._counts), [])
         # Only the last word on each hash matters, so a block that came and went costs nothing.
         last = dict(islice(self._ring, after.n - self.floor, None))
@@ -83,6 +87,9 @@ class HoldingsLog:
             [key_hash for key_hash, added in last.items() if added],
             [key_hash for key_hash, added in last.items() if not added],
         )
+
+    def _reaches(self, after: Position) -> bool:
+        return after.log_id == self._log_id and self.floor <= after.n <= self._n
 
     def _append(self, key_hash: int, added: bool) -> None:
         self._ring.append((key_hash, added))

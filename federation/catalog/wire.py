@@ -11,7 +11,7 @@ from federation.errors import PeerError
 from moonmesh.v1 import peer_pb2
 
 LOG_ID_BYTES = 16
-_HASH_BYTES = 8
+HASH_BYTES = 8
 _N_MAX = 1 << 62
 
 
@@ -19,6 +19,7 @@ class CatalogError(PeerError):
     """A page does not have the form it must have; the view keeps what it had."""
 
     code = "MM304"
+    failure = "protocol"
 
 
 def pages(answer: Answer, entries_max: int) -> Iterator[peer_pb2.CatalogPage]:
@@ -89,8 +90,8 @@ class Assembler:
         return Answer(head[0], head[1], self._added, self._removed)
 
     def _take(self, into: list[int], packed: bytes) -> None:
-        if len(packed) % _HASH_BYTES:
-            raise CatalogError(f"{len(packed)} bytes of hashes; each has {_HASH_BYTES}")
+        if len(packed) % HASH_BYTES:
+            raise CatalogError(f"{len(packed)} bytes of hashes; each has {HASH_BYTES}")
         room = self._blocks_max - len(into)
         hashes = np.frombuffer(packed, dtype="<u8")
         self.left_out += max(0, len(hashes) - room)

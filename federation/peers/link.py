@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 import time
 from collections.abc import AsyncGenerator, Callable
 from typing import Any, TypeVar
@@ -12,20 +11,28 @@ import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError, Message
 
+from federation.catalog.wire import CatalogError
 from federation.config import Limits
 from federation.counters import counters
 from federation.errors import PeerError
+from federation.limits.errors import LateError, ShedError, StallError
+from federation.limits.guard import RETRY_AFTER_MAX, Guard
+from federation.limits.names import Failure, GuardName, Kind
+from federation.limits.ticket import Cost, Ticket
 from federation.peering import PeerConfig
 from federation.telemetry import inject
+from federation.timeouts import timeout as timeout_of
 from federation.transfer.frames import HEADER_BYTES
 from federation.trust.credentials import Credentials
 from federation.trust.diagnose import diagnose
-from local_group.breaker import Breaker, BreakerLimits, BreakerState
 from moonmesh.v1 import peer_pb2
 
 HELLO_METHOD = "/moonmesh.v1.Peer/Hello"
 CATALOG_METHOD = "/moonmesh.v1.Peer/Catalog"
 PULL_METHOD = "/moonmesh.v1.Peer/Pull"
+
+RETRY_AFTER = "retry-after-ms"
+"""In the trailer of a refusal for want of room: ms after which there may be some."""
 
 DIAGNOSE_EVERY = 5.0
 """Seconds between two attempts to find out why a peer cannot be reached."""
@@ -47,6 +54,7 @@ class UnreachableError(PeerError):
     """No connection to the peer could be made or kept."""
 
     code = "MM306"
+    failure = "unreachable"
 
 
 class RefusedError(PeerError):
@@ -59,6 +67,7 @@ class OversizeError(PeerError):
     """The peer sent a message above the limit; it was not read."""
 
     code = "MM308"
+    failure = "protocol"
 
 
 class PeerLink:
@@ -67,6 +76,8 @@ class PeerLink:
     Control and bulk go over connections of their own, so that a hello never waits behind a block.
 
     Args:
+        guard: what may be asked of the peer. Hellos and catalog questions get their tickets here, pulls
+            in the puller, which knows what came of them.
         alive: whether gossip has heard the peer lately and it can serve.
         epoch: the epoch of its newest statement.
     """
@@ -77,6 +88,7 @@ class PeerLink:
         credentials: Credentials,
         limits: Limits,
         *,
+        guard: Guard,
         alive: Callable[[float], bool],
         epoch: Callable[[], int],
     ) -> None:
@@ -88,15 +100,7 @@ class PeerLink:
         self._limits = limits
         self._alive = alive
         self._epoch = epoch
-        self._breaker = Breaker(
-            BreakerLimits(
-                failures=limits.peer_breaker_failures,
-                window=max(20, limits.peer_breaker_failures),
-                open_s=limits.peer_breaker_open_ms / 1000,
-                open_max_s=max(10.0, limits.peer_breaker_open_ms / 1000),
-            ),
-            random.Random(),
-        )
+        self.guard = guard
         self._control = self._channel(limits.control_message_bytes_max)
         # A message may exceed its fill by a header for each block in it: see Encoder.
         self._bulk = self._channel(
@@ -115,24 +119,20 @@ class PeerLink:
 
     def usable(self, now: float) -> bool:
         """Whether pulls may be planned on this peer."""
-        return self._alive(now) and self._breaker.state(now) is not BreakerState.OPEN
+        return self._alive(now) and self.guard.ready(Kind.PULL, now)
 
     def breaker_state(self, now: float) -> str:
         """For `status`: closed, open or half_open."""
-        return self._breaker.state(now).value
-
-    def succeeded(self) -> None:
-        """A pull ended well."""
-        self._breaker.success(time.monotonic())
+        return self.guard.breaker(now)
 
     def failed(self, error: PeerError) -> None:
-        """A pull failed, and it was the peer's doing."""
-        self._breaker.failure(time.monotonic())
-        self.reason = error.what
+        """The peer did something that no call of ours ended with."""
+        self.guard.note(Failure(error.failure), time.monotonic())
+        self.blame(error)
 
-    def abandoned(self) -> None:
-        """A pull ended early for a reason of our own: it says nothing about the peer."""
-        self._breaker.release(time.monotonic())
+    def blame(self, error: PeerError) -> None:
+        """Keeps what went wrong for `status`."""
+        self.reason = error.what
 
     async def hello(self, request: peer_pb2.HelloRequest, timeout: float) -> peer_pb2.HelloReply:
         """Says who we are, and hears who the peer is.
@@ -140,12 +140,14 @@ class PeerLink:
         Raises:
             PeerError: the peer did not answer, or not properly.
         """
-        raw = _sent(request)
-        call = self._control.unary_unary(HELLO_METHOD)
+        ticket = self._ticket(Cost(kind=Kind.HELLO))
         try:
-            answer = await call(raw, timeout=timeout)
+            raw = _sent(request)
+            answer = await self._control.unary_unary(HELLO_METHOD)(raw, timeout=timeout)
         except grpc.aio.AioRpcError as error:
-            raise self._explained(error) from error
+            raise self._ended(ticket, self._explained(error)) from error
+        finally:
+            ticket.done(time.monotonic())
         self.reason = ""
         return parse(peer_pb2.HelloReply, _received(answer), self.name)
 
@@ -157,30 +159,50 @@ class PeerLink:
         Raises:
             PeerError: the peer did not answer, or not properly.
         """
+        ticket = self._ticket(Cost(kind=Kind.CATALOG, lane=request.fingerprint))
         call = self._control.unary_stream(CATALOG_METHOD)(_sent(request), timeout=timeout)
         try:
             async for raw in call:
+                size = len(raw)
+                refusal = ticket.hold(GuardName.CATALOG_BYTES, size, time.monotonic())
+                if refusal is not None:
+                    self.guard.refuse(refusal.reason)
+                    limit = self._limits.peer_catalog_bytes
+                    raise CatalogError(f"more than {limit} bytes of catalogs", where=self.name)
+                if pause := ticket.spend(size, time.monotonic()):
+                    await asyncio.sleep(min(pause, timeout))
                 yield parse(peer_pb2.CatalogPage, _received(raw), self.name)
         except grpc.aio.AioRpcError as error:
-            raise self._explained(error) from error
+            raise self._ended(ticket, self._explained(error)) from error
         finally:
+            # A success or not: catalog answers that cannot be are told to `failed`.
+            ticket.done(time.monotonic())
             call.cancel()
 
     async def pull(
         self, request: peer_pb2.PullRequest, timeout: float
     ) -> AsyncGenerator[bytes, None]:
-        """The raw messages of one answer: see `federation.transfer.frames`.
+        """The raw messages of one answer: see `federation.transfer.frames`. The caller has the ticket.
 
         Raises:
             PeerError: the peer did not answer, or not properly, or not in time.
         """
-        if not self._breaker.allow(time.monotonic()):
-            raise UnreachableError("its breaker is open", where=self.name)
         call = self._bulk.unary_stream(PULL_METHOD)(
             request.SerializeToString(), timeout=timeout, metadata=inject()
         )
+        stall = self._limits.peer_stall_ms / 1000
+        if not self.guard.on(GuardName.STALL):
+            stall = timeout
         try:
-            async for raw in call:
+            while True:
+                try:
+                    async with timeout_of(stall):
+                        raw = await call.read()
+                except asyncio.TimeoutError:
+                    self.guard.refuse(GuardName.STALL)
+                    raise StallError(f"nothing came for {stall:g} s", where=self.name) from None
+                if raw is grpc.aio.EOF:
+                    return
                 yield raw
         except grpc.aio.AioRpcError as error:
             raise self._explained(error) from error
@@ -193,6 +215,27 @@ class PeerLink:
             self._diagnosis.cancel()
         await self._control.close(None)
         await self._bulk.close(None)
+
+    def _ticket(self, cost: Cost) -> Ticket:
+        answer = self.guard.admit(cost, time.monotonic())
+        if isinstance(answer, Ticket):
+            return answer
+        raise ShedError(
+            f"left alone for now ({answer.reason.value})",
+            retry_after=answer.retry_after,
+            where=self.name,
+        )
+
+    @staticmethod
+    def _ended(ticket: Ticket, error: PeerError) -> PeerError:
+        """Ends the ticket by an error; the error, to be raised."""
+        ticket.done(
+            time.monotonic(),
+            ok=False,
+            kind_of_failure=Failure(error.failure),
+            retry_after=error.retry_after if isinstance(error, ShedError) else 0.0,
+        )
+        return error
 
     def _channel(self, message_bytes_max: int) -> grpc.aio.Channel:
         options: list[tuple[str, Any]] = [
@@ -210,12 +253,16 @@ class PeerLink:
         if code is grpc.StatusCode.UNAVAILABLE:
             self._diagnose()
             return UnreachableError(self.reason or details, where=self.name)
+        wait = _retry_after(error)
+        if code is grpc.StatusCode.RESOURCE_EXHAUSTED and wait is not None:
+            self.reason = f"it has no room: {details}"
+            return ShedError(self.reason, retry_after=wait, where=self.name)
         if code is grpc.StatusCode.RESOURCE_EXHAUSTED and "larger than max" in details:
             counters.add("moonmesh_oversized_messages_total")
             self.reason = "it sent a message above the limit"
             return OversizeError(self.reason, where=self.name)
         if code is grpc.StatusCode.DEADLINE_EXCEEDED:
-            return PeerError("no answer within the deadline", where=self.name)
+            return LateError("no answer within the deadline", where=self.name)
         what = f"it refused: {details}" if details else f"it answered {code.name}"
         self.reason = what
         return RefusedError(what, where=self.name)
@@ -234,6 +281,16 @@ class PeerLink:
             )
 
         self._diagnosis = asyncio.create_task(find_out())
+
+
+def _retry_after(error: grpc.aio.AioRpcError) -> float | None:
+    """Seconds that the refusal asks us to wait; None if it does not."""
+    for name, value in error.trailing_metadata() or ():
+        if name == RETRY_AFTER:
+            text = value.decode("ascii", "replace") if isinstance(value, bytes) else value
+            if text.isascii() and text.isdigit() and len(text) <= 9:
+                return min(RETRY_AFTER_MAX, int(text) / 1000)
+    return None
 
 
 def parse(kind: type[M], raw: bytes, where: str) -> M:

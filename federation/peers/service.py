@@ -8,44 +8,50 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import aclosing, contextmanager
-from typing import Any, NoReturn, TypeAlias
+from collections.abc import Callable, Sequence
+from contextlib import aclosing
 
 import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError
 
 from federation.catalog.offers import Offers
-from federation.catalog.wire import CatalogError, pages, position_from_wire, position_to_wire
+from federation.catalog.wire import (
+    HASH_BYTES,
+    CatalogError,
+    pages,
+    position_from_wire,
+    position_to_wire,
+)
 from federation.config import Limits
 from federation.counters import counters
 from federation.errors import TrustError
+from federation.identity import Fingerprint
+from federation.limits.errors import ShedError, StallError
+from federation.limits.guards import Guards
+from federation.limits.names import Failure, GuardName, Kind
 from federation.peering import Peering, Sharing
+from federation.peers.call import Call, Context, refuse
 from federation.peers.link import CATALOG_METHOD, HELLO_METHOD, PULL_METHOD, M
 from federation.peers.sessions import Sessions
 from federation.telemetry import SPAN_SERVE_PULL, SpanKind, extract, span
-from federation.timeouts import timeout
+from federation.timeouts import timeout, timeout_at
 from federation.transfer.server import BlockServer, RequestError, check_request
 from federation.trust.credentials import Credentials
 from federation.trust.handshakes import RefusalLog
 from gossip.engine import GossipEngine, Receipt
 from moonmesh.v1 import peer_pb2
 
-CATALOGS_PER_NAMESPACE = 2
-"""Catalog questions open from one peer in one namespace: the one that waits, and one after a reconnect."""
 OVERSIZE_READ_FACTOR = 2
 """A message up to this many times the limit is received, counted and refused by name; gRPC drops what
 is larger before we see it."""
-
-Context: TypeAlias = grpc.aio.ServicerContext
 
 
 class PeerService:
     """The methods that a gateway serves to its peers.
 
     Args:
+        guards: of all peers; what they refuse is refused here, whoever asks.
         refusals: where it is written down who was refused what.
     """
 
@@ -60,6 +66,7 @@ class PeerService:
         offers: Offers,
         blocks: BlockServer,
         limits: Limits,
+        guards: Guards,
         refusals: RefusalLog,
     ) -> None:
         self._credentials = credentials
@@ -71,9 +78,9 @@ class PeerService:
         self._blocks = blocks
         self._limits = limits
         self._refusals = refusals
+        self._guards = guards
         self._moved: dict[bytes, asyncio.Event] = {}
-        self._serving: Counter[str] = Counter()
-        self._catalogs: Counter[tuple[str, bytes]] = Counter()
+        blocks.use(guards)
 
     @property
     def peers(self) -> int:
@@ -100,77 +107,101 @@ class PeerService:
     async def hello(self, raw: bytes, context: Context) -> bytes:
         """Takes a peer's statement, answers with ours."""
         peer = await self._peer(context)
-        request = await self._parse(peer_pb2.HelloRequest, raw, peer, context)
-        receipt = self._gossip.receive_hello(peer, request, time.monotonic())
-        if receipt is Receipt.REJECTED:
-            await self._refuse(
-                context, peer, "your statement is not believed; see the log", record=False
-            )
-        self._sessions.note_positions(peer, request.positions)
-        reply = self._gossip.reply()
-        for fingerprint in sorted(self._sharing.exports(peer)):
-            log = self._offers.log(fingerprint)
-            if log is not None:
-                reply.positions.add(
-                    fingerprint=fingerprint,
-                    position=position_to_wire(log.position),
-                    blocks=len(log),
-                )
-        return _counted(reply.SerializeToString())
+        async with self._call(peer, Kind.HELLO, context) as call:
+            request = await self._parse(peer_pb2.HelloRequest, raw, call)
+            receipt = self._gossip.receive_hello(peer, request, time.monotonic())
+            if receipt is Receipt.REJECTED:
+                await call.refuse("your statement is not believed; see the log", record=False)
+            self._sessions.note_positions(peer, request.positions)
+            reply = self._gossip.reply()
+            for fingerprint in sorted(self._sharing.exports(peer)):
+                log = self._offers.log(fingerprint)
+                if log is not None:
+                    reply.positions.add(
+                        fingerprint=fingerprint,
+                        position=position_to_wire(log.position),
+                        blocks=len(log),
+                    )
+            return _counted(reply.SerializeToString())
 
     async def catalog(self, raw: bytes, context: Context) -> None:
         """What is new in one namespace; held until something is, or the asker's time is over."""
         peer = await self._peer(context)
-        request = await self._parse(peer_pb2.CatalogRequest, raw, peer, context)
-        log = self._offers.log(request.fingerprint)
-        if log is None or request.fingerprint not in self._sharing.exports(peer):
-            await self._refuse(context, peer, "a namespace that it may not import (catalog)")
-        try:
-            after = position_from_wire(request.after) if request.HasField("after") else None
-        except CatalogError as error:
-            await self._refuse(context, peer, error.what, grpc.StatusCode.INVALID_ARGUMENT)
-        name = (peer, request.fingerprint)
-        with self._one_of(self._catalogs, name, CATALOGS_PER_NAMESPACE) as room:
-            if not room:
-                await self._refuse(
-                    context, peer, "too many catalog questions", grpc.StatusCode.RESOURCE_EXHAUSTED
-                )
+        async with self._call(peer, Kind.CATALOG, context) as call:
+            request = await self._parse(peer_pb2.CatalogRequest, raw, call)
+            fingerprint = request.fingerprint
+            log = self._offers.log(fingerprint)
+            if log is None or fingerprint not in self._sharing.exports(peer):
+                await call.refuse("a namespace that it may not import (catalog)")
+            try:
+                after = position_from_wire(request.after) if request.HasField("after") else None
+            except CatalogError as error:
+                await call.refuse(error.what, grpc.StatusCode.INVALID_ARGUMENT, Failure.PROTOCOL)
+            now = time.monotonic()
+            await call.shed_if(call.ticket.hold(GuardName.CATALOGS, 1, now, fingerprint))
             if after == log.position:
                 wait = min(request.wait_ms, self._limits.catalog_wait_ms) / 1000
-                await self._wait_for_move(request.fingerprint, wait)
+                await self._wait_for_move(fingerprint, wait)
             if after is not None and after != log.position:
                 # Gather what comes in the same moment: one fuller answer instead of many.
                 await asyncio.sleep(self._limits.catalog_linger_ms / 1000)
+            # Paid before it is made: making a snapshot is what it costs.
+            size = HASH_BYTES * log.changes_since(after)
+            await call.shed_if(call.ticket.pay(size, time.monotonic()))
             for page in pages(log.since(after), self._limits.catalog_page_entries):
                 await context.write(_counted(page.SerializeToString()))
 
     async def pull(self, raw: bytes, context: Context) -> None:
         """Blocks, in chain order, as raw messages."""
         peer = await self._peer(context)
-        request = await self._parse(peer_pb2.PullRequest, raw, peer, context)
-        try:
-            fingerprint, keys, sizes = check_request(request, self._limits)
-        except RequestError as error:
-            await self._refuse(context, peer, error.what, grpc.StatusCode.INVALID_ARGUMENT)
-        if fingerprint not in self._sharing.exports(peer):
-            await self._refuse(
-                context, peer, f"namespace {fingerprint} (pull): it may not import it"
-            )
-        with (
-            self._one_of(self._serving, peer, self._limits.serves_per_peer) as room,
-            span(
+        async with self._call(peer, Kind.PULL, context) as call:
+            request = await self._parse(peer_pb2.PullRequest, raw, call)
+            try:
+                fingerprint, keys, sizes = check_request(request, self._limits)
+            except RequestError as error:
+                # Limits may differ between groups: only what cannot be is held against the peer.
+                how = Failure.PROTOCOL if error.refusal == "malformed" else Failure.OURS
+                await call.refuse(error.what, grpc.StatusCode.INVALID_ARGUMENT, how)
+            if fingerprint not in self._sharing.exports(peer):
+                await call.refuse(f"namespace {fingerprint} (pull): it may not import it")
+            with span(
                 SPAN_SERVE_PULL,
                 {"moonmesh.peer": peer, "moonmesh.keys": len(keys)},
                 parent=extract(context.invocation_metadata()),
                 kind=SpanKind.SERVER,
-            ),
-        ):
-            if not room:
-                counters.add("moonmesh_serves_shed_total")
-                await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many pulls at once")
-            async with aclosing(self._blocks.serve(fingerprint, keys, sizes)) as messages:
+            ):
+                try:
+                    await self._serve(call, fingerprint, keys, sizes)
+                except ShedError as error:
+                    await call.shed(error.what, error.retry_after)
+
+    async def _serve(
+        self, call: Call, fingerprint: Fingerprint, keys: Sequence[str], sizes: Sequence[int]
+    ) -> None:
+        seconds = self._limits.pull_timeout_ms / 1000
+        until = asyncio.get_running_loop().time() + seconds
+        blocks = self._blocks.serve(fingerprint, keys, sizes, call.guard, call.ticket, until)
+        try:
+            async with timeout_at(until), aclosing(blocks) as messages:
                 async for message in messages:
-                    await context.write(message)
+                    await call.write(message)
+            return
+        except asyncio.TimeoutError:
+            why = f"not done in {seconds:g} s"
+        except StallError as error:
+            why = error.what
+        # The window has been given back by now; the error may have to wait until the peer reads.
+        await call.refuse(why, grpc.StatusCode.DEADLINE_EXCEEDED, record=False)
+
+    def _call(self, peer: str, kind: Kind, context: Context) -> Call:
+        return Call(
+            peer,
+            self._guards[peer].incoming,
+            kind,
+            context,
+            stall=self._limits.peer_stall_ms / 1000,
+            refusals=self._refusals,
+        )
 
     async def _wait_for_move(self, fingerprint: bytes, seconds: float) -> None:
         event = self._moved.get(fingerprint)
@@ -187,55 +218,25 @@ class PeerService:
         try:
             return self._peering.caller(self._credentials, context.auth_context()).name
         except TrustError as error:
-            await self._refuse(context, error.where or "unknown", error.what)
+            await refuse(self._refusals, context, error.where or "unknown", error.what)
 
-    async def _parse(self, kind: Callable[[], M], raw: bytes, peer: str, context: Context) -> M:
+    async def _parse(self, kind: Callable[[], M], raw: bytes, call: Call) -> M:
         limit = self._limits.control_message_bytes_max
         if len(raw) > limit:
             counters.add("moonmesh_oversized_messages_total")
-            await self._refuse(
-                context,
-                peer,
+            await call.refuse(
                 f"a message above the limit of {limit} bytes",
                 grpc.StatusCode.RESOURCE_EXHAUSTED,
+                Failure.PROTOCOL,
             )
         message = kind()
         try:
             message.ParseFromString(raw)
         except DecodeError:
-            await self._refuse(
-                context, peer, "bytes that are no message", grpc.StatusCode.INVALID_ARGUMENT
+            await call.refuse(
+                "bytes that are no message", grpc.StatusCode.INVALID_ARGUMENT, Failure.PROTOCOL
             )
         return message
-
-    async def _refuse(
-        self,
-        context: Context,
-        who: str,
-        why: str,
-        code: grpc.StatusCode = grpc.StatusCode.PERMISSION_DENIED,
-        *,
-        record: bool = True,
-    ) -> NoReturn:
-        counters.add("moonmesh_refused_requests_total")
-        if record:
-            self._refusals.refuse(who, why, time.time())
-        await context.abort(code, why)
-        raise AssertionError("abort raises")
-
-    @contextmanager
-    def _one_of(self, counts: Counter[Any], name: object, limit: int) -> Iterator[bool]:
-        """Holds one of `limit` places for `name`; False inside where all are taken."""
-        if counts[name] >= limit:
-            yield False
-            return
-        counts[name] += 1
-        try:
-            yield True
-        finally:
-            counts[name] -= 1
-            if not counts[name]:
-                del counts[name]
 
 
 def _counted(raw: bytes) -> bytes:

@@ -42,6 +42,7 @@ class FrameError(PeerError):
     """The stream is not in the form of this module, or breaks a limit; nothing of the block is kept."""
 
     code = "MM303"
+    failure = "protocol"
 
 
 class NoRoomError(Exception):

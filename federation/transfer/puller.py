@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
 from typing import Protocol
 
 from federation.catalog.view import CatalogView, plan
@@ -18,17 +17,18 @@ from federation.config import Limits
 from federation.counters import Samples, counters
 from federation.errors import PeerError
 from federation.identity import block_digest, key_hash
-from federation.telemetry import (
-    SPAN_GATEWAY_LOCATE,
-    SPAN_PEER_PULL,
-    SPAN_TRANSFER_VERIFY,
-    span,
-    tracer,
-)
-from federation.timeouts import timeout_at
-from federation.transfer.frames import HEADER_BYTES, Block, Decoder, NoRoomError
+from federation.limits.errors import DigestError, ShedError
+from federation.limits.guard import Guard
+from federation.limits.names import Failure, GuardName
+from federation.limits.ticket import Cost, Refusal, Ticket
+from federation.telemetry import SPAN_GATEWAY_LOCATE, SPAN_PEER_PULL, SPAN_TRANSFER_VERIFY, span
+from federation.transfer.ask import Ask, Stopwatch, Wanted
+from federation.transfer.frames import HEADER_BYTES, Block, Decoder, FrameError, NoRoomError
 from federation.transfer.staging import StagedBlock, Staging
+from federation.transfer.turns import Turns
 from moonmesh.v1 import peer_pb2
+
+__all__ = ["Ask", "Holder", "Puller", "Source"]
 
 JOBS_PER_PEER_MAX = 256
 """Streams that may wait for one of `pulls_per_peer`; what comes after is shed at once."""
@@ -38,6 +38,8 @@ class Source(Protocol):
     """A peer to pull from, as the puller sees it. See `federation.peers.PeerLink`."""
 
     name: str
+    guard: Guard
+    """What may be asked of it now."""
 
     @property
     def epoch(self) -> int:
@@ -46,102 +48,15 @@ class Source(Protocol):
     def pull(self, request: peer_pb2.PullRequest, timeout: float) -> AsyncGenerator[bytes, None]:
         """The raw messages of one answer. Raises PeerError (or a subclass) for every failure."""
 
-    def succeeded(self) -> None:
-        """A pull ended well."""
-
-    def failed(self, error: PeerError) -> None:
-        """A pull failed, and it was the peer's doing."""
-
-    def abandoned(self) -> None:
-        """A pull ended early for a reason of our own."""
+    def blame(self, error: PeerError) -> None:
+        """A pull failed, and it was the peer's doing: `status` says why."""
 
 
 Holder = tuple[Source, CatalogView]
 
 
-@dataclass(slots=True)
-class _Wanted:
-    """One block under way, shared by all who ask for it."""
-
-    key: str
-    key_hash: int
-    max_size: int
-    landed: asyncio.Future[StagedBlock | None]
-    waiters: int = 0
-    background_until: float = 0.0
-    """The pull goes on until then though nobody waits (loop time)."""
-    tried: set[str] = field(default_factory=set)
-
-    def wanted(self, now: float) -> bool:
-        return self.waiters > 0 or now < self.background_until
-
-
 class _NobodyWaits(Exception):  # noqa: N818 - it ends a pull, and is no error
     """All who asked have left before the end."""
-
-
-class _Stopwatch:
-    """Time spent in many short pieces, told as one span from the first of them on."""
-
-    def __init__(self) -> None:
-        self._first = 0
-        self._entered = 0
-        self._total = 0
-
-    def __enter__(self) -> None:
-        self._entered = time.time_ns()
-        self._first = self._first or self._entered
-
-    def __exit__(self, *_: object) -> None:
-        self._total += time.time_ns() - self._entered
-
-    def record(self, name: str, attributes: Mapping[str, int]) -> None:
-        if self._first:
-            made = tracer().start_span(name, start_time=self._first, attributes=attributes)
-            made.end(self._first + self._total)
-
-
-class Ask:
-    """What one caller wants: per key the block, a future of it, or None where nobody has it."""
-
-    def __init__(self, blocks: list[StagedBlock | _Wanted | None]) -> None:
-        self._blocks = blocks
-
-    def __len__(self) -> int:
-        return len(self._blocks)
-
-    async def block(self, index: int, give_up: float) -> StagedBlock | None:
-        """The block at `index`, as soon as it is here; None if it will not come by `give_up`.
-
-        `give_up` is in loop time.
-        """
-        slot = self._blocks[index]
-        if not isinstance(slot, _Wanted):
-            return slot
-        if not slot.landed.done():
-            # `wait`, unlike `wait_for`, leaves the future alone: others wait for it too.
-            await asyncio.wait({slot.landed}, timeout=give_up - asyncio.get_running_loop().time())
-        return slot.landed.result() if slot.landed.done() else None
-
-    def landed(self, index: int) -> bool:
-        """Whether the block at `index` is here now."""
-        slot = self._blocks[index]
-        if isinstance(slot, _Wanted):
-            return slot.landed.done() and slot.landed.result() is not None
-        return slot is not None
-
-    async def settle(self, timeout: float) -> None:
-        """Waits until nothing is under way any more, at most `timeout` seconds."""
-        pending = {slot.landed for slot in self._blocks if isinstance(slot, _Wanted)}
-        if pending:
-            await asyncio.wait(pending, timeout=timeout)
-
-    def leave(self) -> None:
-        """The caller waits no longer; what nobody waits for is cancelled."""
-        for slot in self._blocks:
-            if isinstance(slot, _Wanted):
-                slot.waiters -= 1
-        self._blocks = []
 
 
 class Puller:
@@ -164,8 +79,8 @@ class Puller:
         self._holders = holders
         self._landed = landed
         self._limits = limits
-        self._under_way: dict[tuple[bytes, str], _Wanted] = {}
-        self._slots: dict[str, asyncio.Semaphore] = {}
+        self._under_way: dict[tuple[bytes, str], Wanted] = {}
+        self._turns = Turns()
         self._jobs: dict[str, set[asyncio.Task[None]]] = {}
         self.pull_ms = Samples()
         """From the decision to pull a block until it has landed, in ms."""
@@ -195,14 +110,14 @@ class Puller:
             background: seconds for which they go on although nobody waits any more.
         """
         now = asyncio.get_running_loop().time()
-        blocks: list[StagedBlock | _Wanted | None] = [
+        blocks: list[StagedBlock | Wanted | None] = [
             self._staging.get(fingerprint, key) or self._under_way.get((fingerprint, key))
             for key in keys
         ]
         fresh = [index for index, found in enumerate(blocks) if found is None]
         if fresh:
             wanted = [
-                _Wanted(
+                Wanted(
                     keys[index],
                     key_hash(fingerprint, keys[index]),
                     max_sizes[index],
@@ -217,7 +132,7 @@ class Puller:
         end = next((i for i, found in enumerate(blocks) if found is None), len(blocks))
         blocks[end:] = [None] * (len(blocks) - end)
         for slot in blocks[:end]:
-            if isinstance(slot, _Wanted):
+            if isinstance(slot, Wanted):
                 slot.waiters += 1
                 slot.background_until = max(slot.background_until, now + background)
         return Ask(blocks)
@@ -229,7 +144,7 @@ class Puller:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _start(self, fingerprint: bytes, wanted: Sequence[_Wanted], deadline: float) -> set[int]:
+    def _start(self, fingerprint: bytes, wanted: Sequence[Wanted], deadline: float) -> set[int]:
         """Plans over the holders and starts a stream a run; the places that are now under way."""
         with span(SPAN_GATEWAY_LOCATE, {"moonmesh.keys": len(wanted)}) as here:
             now = time.monotonic()
@@ -267,36 +182,29 @@ class Puller:
         source: Source,
         view: CatalogView,
         fingerprint: bytes,
-        part: Sequence[_Wanted],
+        part: Sequence[Wanted],
         deadline: float,
     ) -> None:
         """One stream, and what remains after it: asked of another holder, or given up."""
         loop = asyncio.get_running_loop()
-        slot = self._slots.setdefault(source.name, asyncio.Semaphore(self._limits.pulls_per_peer))
         others = False
         """Whether what is left may be asked of another holder."""
         try:
-            async with timeout_at(deadline):
-                await slot.acquire()
-            try:
-                await self._stream(source, view, fingerprint, part, deadline)
-            finally:
-                slot.release()
-            source.succeeded()
+            cost = Cost(retry=any(wanted.asked for wanted in part))
+            ticket = await self._turns.admit(source.guard, cost, deadline)
+            if isinstance(ticket, Refusal):
+                counters.add("moonmesh_pulls_shed_total")
+            else:
+                await self._with_ticket(ticket, source, view, fingerprint, part, deadline)
             others = True
         except NoRoomError:
             counters.add("moonmesh_staging_full_total")
-            source.abandoned()
+            source.guard.refuse(GuardName.STAGING)
         except _NobodyWaits:
-            source.abandoned()
-        except asyncio.CancelledError:
-            source.abandoned()
-            raise
-        except asyncio.TimeoutError:
-            counters.add("moonmesh_pulls_shed_total")
+            pass
         except PeerError as error:
             counters.add("moonmesh_pull_errors_total")
-            source.failed(error)
+            source.blame(error)
             others = True
         finally:
             left = [wanted for wanted in part if not wanted.landed.done()]
@@ -310,20 +218,45 @@ class Puller:
                 if place not in again:
                     self._settle(fingerprint, wanted, None)
 
-    async def _stream(
+    async def _with_ticket(
         self,
+        ticket: Ticket,
         source: Source,
         view: CatalogView,
         fingerprint: bytes,
-        part: Sequence[_Wanted],
+        part: Sequence[Wanted],
         deadline: float,
     ) -> None:
+        """A stream, with what it says of the peer told to its guard, however it ends."""
+        for wanted in part:
+            wanted.asked = True
+        how, retry_after = Failure.OURS, 0.0
+        try:
+            missing = await self._stream(ticket, source, view, fingerprint, part, deadline)
+            ticket.done(time.monotonic(), promised=len(part), kept=len(part) - missing)
+        except PeerError as error:
+            how = Failure(error.failure)
+            retry_after = error.retry_after if isinstance(error, ShedError) else 0.0
+            raise
+        finally:
+            ticket.done(time.monotonic(), ok=False, kind_of_failure=how, retry_after=retry_after)
+
+    async def _stream(
+        self,
+        ticket: Ticket,
+        source: Source,
+        view: CatalogView,
+        fingerprint: bytes,
+        part: Sequence[Wanted],
+        deadline: float,
+    ) -> int:
+        """Takes one answer; how many blocks the peer does not have."""
         loop = asyncio.get_running_loop()
         began = loop.time()
         decoder = Decoder(
             [w.max_size for w in part],
             self._limits.message_bytes + HEADER_BYTES * (1 + len(part)),
-            lambda size: self._staging.reserve(size, time.monotonic()),
+            lambda size: self._staging.reserve(size, time.monotonic(), source.name),
         )
         request = peer_pb2.PullRequest(
             fingerprint=fingerprint,
@@ -334,13 +267,14 @@ class Puller:
             with span(
                 SPAN_PEER_PULL, {"moonmesh.peer": source.name, "moonmesh.keys": len(part)}
             ) as here:
-                verifying = _Stopwatch()
-                arrived = 0
+                verifying = Stopwatch()
+                arrived = missing = 0
                 async with aclosing(source.pull(request, deadline - began)) as messages:
                     async for message in messages:
                         for event in decoder.feed(message):
                             wanted = part[event.index]
                             if not isinstance(event, Block):
+                                missing += 1
                                 view.refute(wanted.key_hash, time.monotonic())
                                 counters.add("moonmesh_pull_missing_total")
                                 continue
@@ -354,31 +288,46 @@ class Puller:
                             self._landed(block, event.hops + 1)
                         if self._abandoned(part, loop.time()):
                             raise _NobodyWaits
+                        if pause := ticket.spend(len(message), time.monotonic()):
+                            # Not reading slows the peer down, once its window is full.
+                            await asyncio.sleep(min(pause, max(0.0, deadline - loop.time())))
                 if not decoder.ended:
                     raise PeerError("the answer was cut short", where=source.name)
                 here.set_attribute("moonmesh.blocks", arrived)
                 here.set_attribute("moonmesh.bytes", decoder.payload_bytes)
                 verifying.record(SPAN_TRANSFER_VERIFY, {"moonmesh.blocks": arrived})
+                return missing
         finally:
-            self._staging.release(decoder.unfinished_bytes)
+            self._staging.release(decoder.unfinished_bytes, source.name)
 
     @staticmethod
-    def _abandoned(part: Sequence[_Wanted], now: float) -> bool:
+    def _abandoned(part: Sequence[Wanted], now: float) -> bool:
         """Whether blocks are still to come, and nobody waits for any of them."""
         left = [wanted for wanted in part if not wanted.landed.done()]
         return bool(left) and not any(wanted.wanted(now) for wanted in left)
 
     def _verify(
-        self, source: Source, fingerprint: bytes, wanted: _Wanted, block: Block
+        self, source: Source, fingerprint: bytes, wanted: Wanted, block: Block
     ) -> StagedBlock:
         size = len(block.data)
-        if block_digest(fingerprint, wanted.key, block.data) != block.digest:
-            self._staging.release(size)
-            counters.add("moonmesh_digest_mismatch_total")
-            raise PeerError(
-                f"block {wanted.key!r} does not match its digest; nothing of it is kept",
-                where=source.name,
-            )
+        try:
+            if not source.guard.hops(block.hops):
+                raise FrameError(
+                    f"block {wanted.key!r} has crossed {block.hops + 1} borders of groups; at most "
+                    f"{self._limits.hop_limit} may be",
+                    where=source.name,
+                )
+            if block_digest(fingerprint, wanted.key, block.data) != block.digest:
+                counters.add("moonmesh_digest_mismatch_total")
+                if source.guard.on(GuardName.DIGEST):
+                    source.guard.refuse(GuardName.DIGEST)
+                    raise DigestError(
+                        f"block {wanted.key!r} does not match its digest; nothing of it is kept",
+                        where=source.name,
+                    )
+        except PeerError:
+            self._staging.release(size, source.name)
+            raise
         staged = StagedBlock(
             fingerprint,
             wanted.key,
@@ -391,7 +340,7 @@ class Puller:
         self._staging.land(staged, size)
         return staged
 
-    def _settle(self, fingerprint: bytes, wanted: _Wanted, block: StagedBlock | None) -> None:
+    def _settle(self, fingerprint: bytes, wanted: Wanted, block: StagedBlock | None) -> None:
         self._under_way.pop((fingerprint, wanted.key), None)
         if not wanted.landed.done():
             wanted.landed.set_result(block)

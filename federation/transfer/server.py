@@ -6,6 +6,8 @@ holdings do not attribute to this group, or attribute with other bytes than Moon
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from typing import NamedTuple, Protocol
@@ -14,8 +16,15 @@ from federation.config import Limits
 from federation.counters import counters
 from federation.errors import PeerError
 from federation.identity import FINGERPRINT_BYTES, Fingerprint, block_digest, stored_key
+from federation.limits.errors import ShedError
+from federation.limits.guard import Guard
+from federation.limits.guards import Guards
+from federation.limits.names import GuardName
+from federation.limits.ticket import Refusal, Ticket
 from federation.telemetry import SPAN_SERVE_CHECK, SPAN_SERVE_READ, span
 from federation.transfer.frames import Encoder
+from federation.transfer.pool import PoolSize, Sized
+from federation.transfer.turns import Turns
 from local_group.holdings import Held, Holdings
 from local_group.process_errors import AdminError
 from local_group.store import ReadBatch, Status
@@ -23,6 +32,8 @@ from moonmesh.v1 import peer_pb2
 
 READ_SECONDS = 2.0
 """How long a window may take to be copied out of Mooncake before its blocks count as missing."""
+ROOM_SECONDS = 1.0
+"""How long a window waits for bounce memory before its peer is told to come back later."""
 WINDOW_BLOCKS = 256
 """Blocks copied in one call at most: what a check of the master costs, and one batch of a read."""
 
@@ -44,7 +55,7 @@ class Reader(Protocol):
         """Copies blocks into bounce memory, which `release` of the batch gives back."""
 
 
-class Checker(Protocol):
+class Checker(Sized, Protocol):
     """The lease-free question to the master."""
 
     async def query(self, keys: Sequence[str]) -> Mapping[str, int | None]:
@@ -98,12 +109,51 @@ def check_keys(
     return Fingerprint(fingerprint), list(keys), sizes * len(keys) if len(sizes) == 1 else sizes
 
 
+class _Room:
+    """What one window takes up for a peer: leases in the pool, and bounce memory until it is sent."""
+
+    def __init__(self, turns: Turns, guard: Guard, ticket: Ticket, until: float) -> None:
+        self._turns = turns
+        self._guard = guard
+        self._ticket = ticket
+        self._until = until
+        self._held = 0
+
+    async def take(self, size: int) -> None:
+        """Waits for the memory, not for the leases: those take their time to end.
+
+        Raises:
+            ShedError: there is none.
+        """
+        until = min(self._until, asyncio.get_running_loop().time() + ROOM_SECONDS)
+        refusal = await self._turns.hold(self._guard, self._ticket, GuardName.WINDOW, size, until)
+        if refusal is not None:
+            raise _shed(refusal)
+        self._held = size
+        refusal = self._ticket.lease(size, time.monotonic())
+        if refusal is not None:
+            self._guard.refuse(refusal.reason)
+            raise _shed(refusal)
+
+    def give(self) -> None:
+        """The window has been sent, or will not be."""
+        held, self._held = self._held, 0
+        if held and self._ticket.open:
+            self._ticket.give(GuardName.WINDOW, held)
+
+
+def _shed(refusal: Refusal) -> ShedError:
+    return ShedError(
+        f"no room for you now ({refusal.reason.value})", retry_after=refusal.retry_after
+    )
+
+
 class BlockServer:
     """Answers pulls of peers.
 
     Args:
         store: reads with a deadline, into its own memory.
-        master: the lease-free check.
+        master: the lease-free check, and how large the pool is.
         holdings: what this group may offer.
     """
 
@@ -114,14 +164,39 @@ class BlockServer:
         self._master = master
         self._holdings = holdings
         self._limits = limits
+        self._pool = PoolSize(master)
+        self._turns = Turns()
+
+    def use(self, guards: Guards) -> None:
+        """Serves under these guards, and tells them how large the pool is."""
+        self._pool.tell = guards.resize_pool
+        self._pool.look()  # so that it is known before the first pull
+        for peer in guards.values():
+            self._turns.watch(peer.incoming)
 
     async def serve(
-        self, fingerprint: Fingerprint, keys: Sequence[str], max_sizes: Sequence[int]
+        self,
+        fingerprint: Fingerprint,
+        keys: Sequence[str],
+        max_sizes: Sequence[int],
+        guard: Guard,
+        ticket: Ticket,
+        until: float,
     ) -> AsyncGenerator[bytes, None]:
-        """The messages of one answer, in the order of `keys`."""
+        """The messages of one answer, in the order of `keys`.
+
+        Args:
+            guard: of the peer that asks; with the `ticket` that it gave.
+            until: when it is over, in loop time.
+
+        Raises:
+            ShedError: no room for a window, now. What was sent so far stands.
+        """
+        self._pool.look()
         encoder = Encoder(self._limits.message_bytes)
         for window in self._windows(fingerprint, keys, max_sizes):
-            async with aclosing(self._window(encoder, fingerprint, window)) as messages:
+            room = _Room(self._turns, guard, ticket, until)
+            async with aclosing(self._window(encoder, fingerprint, window, room)) as messages:
                 async for message in messages:
                     yield message
         yield encoder.end()
@@ -146,13 +221,20 @@ class BlockServer:
             yield window
 
     async def _window(
-        self, encoder: Encoder, fingerprint: Fingerprint, window: Sequence[_Wanted]
+        self,
+        encoder: Encoder,
+        fingerprint: Fingerprint,
+        window: Sequence[_Wanted],
+        room: _Room,
     ) -> AsyncGenerator[bytes, None]:
         offered = [(w, w.held) for w in window if w.held is not None]
         here = await self._check(fingerprint, offered) if offered else []
-        blocks = await self._read(fingerprint, here) if here else None
         read_as = {wanted.place: n for n, (wanted, _) in enumerate(here)}
+        blocks: ReadBatch | None = None
         try:
+            if here:
+                await room.take(sum(held.size for _, held in here))
+                blocks = await self._read(fingerprint, here)
             for wanted in window:
                 good = None
                 if blocks is not None and wanted.held is not None and wanted.place in read_as:
@@ -171,6 +253,7 @@ class BlockServer:
         finally:
             if blocks is not None:
                 blocks.release()
+            room.give()
         for message in encoder.flush():
             yield message
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections import OrderedDict
 from dataclasses import dataclass
 
+from federation.limits.bulkhead import Shares
+
 
 @dataclass(frozen=True, slots=True)
 class StagedBlock:
@@ -32,10 +34,12 @@ class Staging:
     Args:
         bytes_max: payload kept at most, reservations included.
         hold: seconds for which a block stays, whatever else wants in.
+        shares: what each peer may have of it; None: whoever comes first.
     """
 
-    def __init__(self, *, bytes_max: int, hold: float) -> None:
+    def __init__(self, *, bytes_max: int, hold: float, shares: Shares | None = None) -> None:
         self._bytes_max = bytes_max
+        self._shares = shares
         self._hold = hold
         self._blocks: OrderedDict[tuple[bytes, str], StagedBlock] = OrderedDict()
         self.bytes = 0
@@ -52,38 +56,53 @@ class Staging:
         """The block, if it is here."""
         return self._blocks.get((fingerprint, key))
 
-    def reserve(self, size: int, now: float) -> bool:
-        """Makes room for `size` bytes that are about to be pulled; False if there is none."""
-        while self.bytes + self.reserved + size > self._bytes_max and self._blocks:
+    def reserve(self, size: int, now: float, origin: str = "") -> bool:
+        """Makes room for `size` bytes that are about to be pulled from `origin`; False if there is
+        none, or none for this peer."""
+        while not self._fits(size, origin) and self._blocks:
             oldest = next(iter(self._blocks.values()))
             if now - oldest.landed_at < self._hold:
                 break
             self.drop(oldest.fingerprint, oldest.key)
-        if self.bytes + self.reserved + size > self._bytes_max:
+        if not self._fits(size, origin):
             self.refused += 1
             return False
         self.reserved += size
+        if self._shares is not None:
+            self._shares.take(origin, size)
         return True
 
-    def release(self, size: int) -> None:
-        """Gives back a reservation, or what is left of it."""
+    def release(self, size: int, origin: str = "") -> None:
+        """Gives back a reservation for `origin`, or what is left of it."""
         assert 0 <= size <= self.reserved, f"release {size} of {self.reserved} reserved bytes"
         self.reserved -= size
+        if self._shares is not None and size:
+            self._shares.give(origin, size)
 
     def land(self, block: StagedBlock, reserved: int) -> None:
         """Keeps a block whose room was reserved: `reserved` bytes, of which it may need fewer."""
-        assert len(block.data) <= reserved, "a block is larger than its reservation"
-        self.release(reserved)
+        size = len(block.data)
+        assert size <= reserved <= self.reserved, "a block is larger than its reservation"
         name = (block.fingerprint, block.key)
         self.drop(*name)
+        # The block's own bytes go from reserved to held: its peer has them all the while.
+        self.release(reserved - size, block.origin)
+        self.reserved -= size
         self._blocks[name] = block
-        self.bytes += len(block.data)
+        self.bytes += size
 
     def drop(self, fingerprint: bytes, key: str) -> None:
         """Forgets a block."""
         block = self._blocks.pop((fingerprint, key), None)
         if block is not None:
             self.bytes -= len(block.data)
+            if self._shares is not None:
+                self._shares.give(block.origin, len(block.data))
+
+    def _fits(self, size: int, origin: str) -> bool:
+        if self.bytes + self.reserved + size > self._bytes_max:
+            return False
+        return self._shares is None or self._shares.fits(origin, size)
 
     def expire(self, now: float) -> int:
         """Drops every block whose time is over; returns how many."""

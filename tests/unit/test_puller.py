@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import AsyncGenerator, Callable, Sequence
+from typing import Any
 
 import pytest
 
@@ -12,6 +14,10 @@ from federation.catalog.view import CatalogView
 from federation.config import Limits
 from federation.errors import PeerError
 from federation.identity import Fingerprint, block_digest, key_hash
+from federation.limits.guard import Guard
+from federation.limits.guards import PeerGuards
+from federation.limits.names import Failure
+from federation.limits.ticket import Ticket
 from federation.transfer import puller as module
 from federation.transfer.frames import Encoder
 from federation.transfer.puller import Ask, Puller
@@ -41,7 +47,7 @@ class FakeSource:
         self.held = set(held)
         self.epoch = 3
         self.requests: list[list[str]] = []
-        self.verdicts: list[str] = []
+        self.guard = guard_for(name)
         self._script = script or self.honest
 
     async def pull(
@@ -65,14 +71,30 @@ class FakeSource:
                 yield message
         yield encoder.end()
 
-    def succeeded(self) -> None:
-        self.verdicts.append("succeeded")
+    def blame(self, error: PeerError) -> None:
+        pass
 
-    def failed(self, error: PeerError) -> None:
-        self.verdicts.append("failed")
+    @property
+    def verdicts(self) -> list[str]:
+        return self.guard.verdicts
 
-    def abandoned(self) -> None:
-        self.verdicts.append("abandoned")
+
+class Recorded(Guard):
+    """A real guard that remembers what each pull said of its peer."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.verdicts: list[str] = []
+
+    def end(self, ticket: Ticket, failure: Failure | None, now: float, **facts: Any) -> None:
+        kinds = {None: "succeeded", Failure.OURS: "abandoned", Failure.SHED: "shed"}
+        self.verdicts.append(kinds.get(failure, "failed"))
+        super().end(ticket, failure, now, **facts)
+
+
+def guard_for(name: str, limits: Limits | None = None) -> Recorded:
+    found = PeerGuards(limits or Limits(), name, random.Random(1)).outgoing
+    return Recorded(name, found._parts)
 
 
 class Bench:
@@ -85,6 +107,9 @@ class Bench:
         staging_bytes: int = 1 << 20,
         limits: Limits | None = None,
     ) -> None:
+        if limits is not None:
+            for source in sources:
+                source.guard = guard_for(source.name, limits)
         self.staging = Staging(bytes_max=staging_bytes, hold=10.0)
         self.landed: list[StagedBlock] = []
         self.views: dict[str, CatalogView] = {}

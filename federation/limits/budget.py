@@ -1,0 +1,131 @@
+"""Budgets: retries in proportion to requests, and what reads for a peer may keep in the pool; sans-IO."""
+
+from __future__ import annotations
+
+from collections import deque
+
+LEASE_SLOTS = 32
+"""Pieces that a lease's time is counted in: what the memory of a budget is bounded by."""
+POOL_PART_MAX = 8
+"""A small pool's least allowance is at most one part in this many."""
+
+
+class RetryBudget:
+    """Retries are at most `percent` of requests, and `few` more, however long it goes on.
+
+    Without one, an outage of one peer doubles what the others are asked, just when they are needed.
+    """
+
+    def __init__(self, percent: int, few: int) -> None:
+        self._percent = percent
+        self._few = few
+        self._credit = 100 * few  # in hundredths of a retry: exact
+
+    @property
+    def left(self) -> float:
+        """Retries that may be made now."""
+        return self._credit / 100
+
+    def request(self) -> None:
+        """A first try was made. Credit is not hoarded beyond `few`: a storm after a calm is small too."""
+        self._credit = max(self._credit, min(100 * self._few, self._credit + self._percent))
+
+    def has(self) -> bool:
+        """Whether a retry may be made."""
+        return self._credit >= 100
+
+    def take(self) -> bool:
+        """Makes a retry, if one may be made."""
+        if not self.has():
+            return False
+        self._credit -= 100
+        return True
+
+
+class LeaseBudget:
+    """Bytes read out of the pool for one peer within one lease.
+
+    Reading grants a lease, and what is leased cannot be evicted. So a peer that re-reads all it can
+    find would turn the pool into a store of its own choosing. Bytes are counted at each read, twice for
+    a block read twice: rather too little room than too much.
+
+    Args:
+        percent: of the pool that one peer may keep leased.
+        least: bytes that are allowed however small the pool is, up to an eighth of it: two percent of a
+            test's pool is less than one block.
+        ttl: seconds of a lease.
+    """
+
+    def __init__(self, percent: float, least: int, ttl: float) -> None:
+        self._percent = percent
+        self._least = least
+        self._ttl = ttl
+        self._pool: int | None = None
+        self._slot = ttl / LEASE_SLOTS
+        self._reads: deque[tuple[int, int]] = deque()  # (slot, bytes), ascending
+        self._now = float("-inf")
+        self.leased = 0
+        """Bytes under lease for this peer, at most."""
+
+    def __repr__(self) -> str:
+        return f"LeaseBudget({self.leased} of {self.allowed} bytes)"
+
+    @property
+    def allowed(self) -> int:
+        """Bytes that may be under lease at once."""
+        if self._pool is None:
+            return self._least
+        return max(
+            int(self._pool * self._percent / 100), min(self._least, self._pool // POOL_PART_MAX)
+        )
+
+    def resize(self, pool: int) -> None:
+        """The pool has `pool` bytes now."""
+        self._pool = pool
+
+    def leased_at(self, now: float) -> int:
+        """Bytes under lease for this peer at `now`, at most."""
+        self._expire(now)
+        return self.leased
+
+    def fits(self, n: int, now: float) -> bool:
+        """Whether `n` bytes may be read. A single read above the whole allowance waits for no other."""
+        self._expire(now)
+        return self.leased == 0 or self.leased + n <= self.allowed
+
+    def take(self, n: int, now: float, *, forced: bool = False) -> bool:
+        """Counts a read of `n` bytes, if it may be made or is `forced`."""
+        if not self.fits(n, now) and not forced:
+            return False
+        slot = int(self._now // self._slot)
+        if self._reads and self._reads[-1][0] == slot:
+            self._reads[-1] = (slot, self._reads[-1][1] + n)
+        else:
+            self._reads.append((slot, n))
+        self.leased += n
+        return True
+
+    def wait(self, n: int, now: float) -> float:
+        """Seconds until `fits(n)`, if nothing else is read meanwhile."""
+        self._expire(now)
+        left = self.leased
+        for slot, size in self._reads:
+            if left == 0 or left + n <= self.allowed:
+                break
+            left -= size
+            now = self._ends(slot)
+        return max(0.0, now - self._now)
+
+    def _ends(self, slot: int) -> float:
+        # The last lease of a slot may begin at its very end.
+        return (slot + 1) * self._slot + self._ttl
+
+    def _expire(self, now: float) -> None:
+        self._now = max(self._now, now)  # a clock that goes back frees nothing
+        while self._reads and self._ends(self._reads[0][0]) <= self._now:
+            self.leased -= self._reads.popleft()[1]
+
+
+def hops_allowed(hops: int, limit: int) -> bool:
+    """Whether a block that has crossed `hops` borders at its sender may cross the one to us."""
+    return hops + 1 <= limit

@@ -1,0 +1,95 @@
+"""What one caller waits for: blocks under way, shared by all who ask for them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from federation.telemetry import tracer
+from federation.transfer.staging import StagedBlock
+
+
+@dataclass(slots=True)
+class Wanted:
+    """One block under way, shared by all who ask for it."""
+
+    key: str
+    key_hash: int
+    max_size: int
+    landed: asyncio.Future[StagedBlock | None]
+    waiters: int = 0
+    background_until: float = 0.0
+    """The pull goes on until then though nobody waits (loop time)."""
+    tried: set[str] = field(default_factory=set)
+    """Peers that need not be planned on again."""
+    asked: bool = False
+    """Whether some peer has been asked for it: the next one is a retry."""
+
+    def wanted(self, now: float) -> bool:
+        return self.waiters > 0 or now < self.background_until
+
+
+class Stopwatch:
+    """Time spent in many short pieces, told as one span from the first of them on."""
+
+    def __init__(self) -> None:
+        self._first = 0
+        self._entered = 0
+        self._total = 0
+
+    def __enter__(self) -> None:
+        self._entered = time.time_ns()
+        self._first = self._first or self._entered
+
+    def __exit__(self, *_: object) -> None:
+        self._total += time.time_ns() - self._entered
+
+    def record(self, name: str, attributes: Mapping[str, int]) -> None:
+        if self._first:
+            made = tracer().start_span(name, start_time=self._first, attributes=attributes)
+            made.end(self._first + self._total)
+
+
+class Ask:
+    """What one caller wants: per key the block, a future of it, or None where nobody has it."""
+
+    def __init__(self, blocks: list[StagedBlock | Wanted | None]) -> None:
+        self._blocks = blocks
+
+    def __len__(self) -> int:
+        return len(self._blocks)
+
+    async def block(self, index: int, give_up: float) -> StagedBlock | None:
+        """The block at `index`, as soon as it is here; None if it will not come by `give_up`.
+
+        `give_up` is in loop time.
+        """
+        slot = self._blocks[index]
+        if not isinstance(slot, Wanted):
+            return slot
+        if not slot.landed.done():
+            # `wait`, unlike `wait_for`, leaves the future alone: others wait for it too.
+            await asyncio.wait({slot.landed}, timeout=give_up - asyncio.get_running_loop().time())
+        return slot.landed.result() if slot.landed.done() else None
+
+    def landed(self, index: int) -> bool:
+        """Whether the block at `index` is here now."""
+        slot = self._blocks[index]
+        if isinstance(slot, Wanted):
+            return slot.landed.done() and slot.landed.result() is not None
+        return slot is not None
+
+    async def settle(self, timeout: float) -> None:
+        """Waits until nothing is under way any more, at most `timeout` seconds."""
+        pending = {slot.landed for slot in self._blocks if isinstance(slot, Wanted)}
+        if pending:
+            await asyncio.wait(pending, timeout=timeout)
+
+    def leave(self) -> None:
+        """The caller waits no longer; what nobody waits for is cancelled."""
+        for slot in self._blocks:
+            if isinstance(slot, Wanted):
+                slot.waiters -= 1
+        self._blocks = []

@@ -1,0 +1,160 @@
+"""The guards of a real gateway, asked too much by a peer with valid certificates."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from federation.limits.switches import PERMIT, VARIABLE
+from federation.peers.link import HELLO_METHOD, PULL_METHOD, RETRY_AFTER
+from federation.transfer.frames import Block, Decoder
+from moonmesh.v1 import peer_pb2
+from tests.integration.test_hostile_peer import Attacker
+from tests.support.federation import FINGERPRINT, Federation, content
+from tests.support.groups import environment
+from tests.support.wait import wait_for
+
+pytestmark = pytest.mark.real
+
+MIB = 1 << 20
+KEYS = [f"big-{i}" for i in range(12)]
+
+
+@pytest.fixture(scope="module")
+def crowd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
+    """`good` and its peers: `west`, which is real, and whoever speaks for `evil`."""
+    with Federation(
+        tmp_path_factory.mktemp("guards"), ("good", "west", "evil"), absent=["evil"]
+    ) as federation:
+        store = federation.store("good")
+        federation.store("west")  # follows the catalog of good from now on
+        for key in KEYS:
+            assert store.put(key, content(key, MIB).tobytes()) == 0
+        assert store.flush_reports()
+        federation.wait_for_view("west", "good", len(KEYS))
+        yield federation
+
+
+@pytest.fixture(scope="module")
+def evil(crowd: Federation) -> Iterator[Attacker]:
+    attacker = Attacker(crowd)
+    yield attacker
+    attacker.channel.close()
+
+
+def incoming(federation: Federation, peer: str) -> dict[str, Any]:
+    (found,) = [p for p in federation.status("good")["peers"] if p["name"] == peer]
+    return dict(found["guards"]["incoming"])
+
+
+def test_a_peer_that_reads_all_it_can_keeps_no_more_than_its_part_of_the_pool_leased(
+    crowd: Federation, evil: Attacker
+) -> None:
+    request = peer_pb2.PullRequest(fingerprint=FINGERPRINT, keys=KEYS).SerializeToString()
+    decoder, came = Decoder([MIB] * len(KEYS), 2 * MIB), 0
+    with pytest.raises(grpc.RpcError) as caught:  # noqa: PT012 - what came before it counts
+        for message in evil.channel.unary_stream(PULL_METHOD)(request, timeout=20):
+            came += sum(isinstance(event, Block) for event in decoder.feed(message))
+    assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert "leases" in caught.value.details()
+    assert 1000 < int(dict(caught.value.trailing_metadata())[RETRY_AFTER]) <= 11_000
+    assert came == 8, "an eighth of 64 MiB"
+    status = incoming(crowd, "evil")
+    assert status["leased_bytes"] == status["leased_bytes_allowed"] == 8 * MIB
+    assert status["refusals"] == {"leases": 1}
+    assert (status["open"], status["memory_bytes"]) == ({}, 0)
+    name = 'moonmesh_guard_refusals_total{peer="evil",guard="leases",direction="in"}'
+    assert crowd.counter("good", name) == 1
+    # Asking again pins no more, and takes nothing from west, which is still served.
+    assert evil.refused(PULL_METHOD, request)[0] is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert incoming(crowd, "evil")["leased_bytes"] == 8 * MIB
+    west = crowd.store("west", deadline_ms=5000)
+    assert west.get(KEYS[0]) == content(KEYS[0], MIB).tobytes()
+    assert incoming(crowd, "west")["refusals"] == {}
+
+
+def test_a_flood_of_hellos_is_refused_and_felt_by_nobody_else(
+    crowd: Federation, evil: Attacker
+) -> None:
+    hello = evil.channel.unary_unary(HELLO_METHOD)
+    futures = [hello.future(b"", timeout=20) for _ in range(300)]
+    errors = [future.exception() for future in futures]
+    codes = [error.code() for error in errors if isinstance(error, grpc.RpcError)]
+    shed = codes.count(grpc.StatusCode.RESOURCE_EXHAUSTED)
+    assert len(codes) == 300
+    assert shed >= 200, "a hello of no content is refused for itself, the rest for the flood"
+    assert incoming(crowd, "evil")["refusals"]["hello_rate"] > 0
+    (west,) = [p for p in crowd.status("good")["peers"] if p["name"] == "west"]
+    assert west["state"] == "alive"
+    assert west["guards"]["incoming"]["refusals"] == {}
+
+
+def test_a_reader_that_was_shed_gets_the_rest_when_it_may(crowd: Federation) -> None:
+    """The asker's guard holds to what it was told; the engine only sees misses until then."""
+    west = crowd.store("west", deadline_ms=5000)
+    assert {"peer", "local"} >= set(read_big(west, KEYS[:2]))
+    read_big(west, KEYS)
+    (good,) = [p for p in crowd.status("west")["peers"] if p["name"] == "good"]
+    assert good["breaker"] == "closed"
+    assert good["guards"]["outgoing"]["failures"] == {"shed": 1}
+    assert 0 < good["guards"]["outgoing"]["paused_s"]["pull"] <= 10
+    wait_for(
+        lambda: set(read_big(west, KEYS)) <= {"peer", "local"}, 40, "all of them, a lease later"
+    )
+
+
+def read_big(store: Any, keys: list[str]) -> list[str]:
+    tiers = []
+    for key in keys:
+        value = store.get(key)
+        assert value in (b"", content(key, MIB).tobytes())
+        tiers.append(store.last_tiers()[0])
+    return tiers
+
+
+def test_a_gateway_that_is_told_to_run_unguarded_does_not_start(crowd: Federation) -> None:
+    config = crowd.folder / "evil" / "group.toml"
+    for extra, says in (
+        ({VARIABLE: "breaker"}, "is for tests alone"),
+        ({VARIABLE: "braker", PERMIT: "1"}, "did you mean breaker"),
+    ):
+        done = gateway(config, extra)
+        assert done.returncode == 2, done.stderr
+        assert "error MM101" in done.stderr
+        assert says in done.stderr
+
+
+def gateway(config: Path, extra: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "federation.gateway", "-c", str(config)],
+        env={**environment(), **extra},
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+
+
+def test_a_guard_that_is_switched_off_is_off_and_status_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VARIABLE, "leases")
+    monkeypatch.setenv(PERMIT, "1")
+    with Federation(tmp_path, ("good", "evil"), absent=["evil"]) as federation:
+        store = federation.store("good")
+        for key in KEYS:
+            assert store.put(key, content(key, MIB).tobytes()) == 0
+        assert store.flush_reports()
+        attacker = Attacker(federation)
+        request = peer_pb2.PullRequest(fingerprint=FINGERPRINT, keys=KEYS).SerializeToString()
+        messages = list(attacker.channel.unary_stream(PULL_METHOD)(request, timeout=20))
+        attacker.channel.close()
+        assert sum(map(len, messages)) > len(KEYS) * MIB
+        assert incoming(federation, "evil")["off"] == ["leases"]
+        assert "switched off for a test: leases" in federation.groups["good"].log("gateway")

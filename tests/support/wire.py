@@ -1,0 +1,188 @@
+"""A gateway's peer side and links to it, over real mTLS in this process, with Mooncake in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import time
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from federation.catalog.offers import Offers
+from federation.config import Limits
+from federation.errors import PeerError
+from federation.identity import Fingerprint, block_digest
+from federation.limits.errors import ShedError
+from federation.limits.guards import Guards
+from federation.limits.names import Failure
+from federation.limits.ticket import Cost, Ticket
+from federation.peering import PeerConfig, Sharing
+from federation.peers.link import PeerLink
+from federation.peers.service import PeerService
+from federation.transfer.frames import Block, Decoder
+from federation.transfer.server import BlockServer
+from federation.trust.handshakes import RefusalLog
+from gossip.config import GossipConfig
+from gossip.engine import GossipEngine
+from local_group.admin import Segment
+from local_group.holdings import Holdings
+from local_group.outcome import Outcome, Status
+from local_group.store import ReadBatch
+from moonmesh.v1 import peer_pb2
+from tests.support.credentials import Made
+
+FP = Fingerprint(b"f" * 16)
+MIB = 1 << 20
+DATA = bytes(MIB)
+
+
+class Memory:
+    """Mooncake in memory: the store's reads, and the master's two questions."""
+
+    def __init__(self, pool: int) -> None:
+        self.pool = pool
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.reads = 0
+
+    async def read(self, keys: Sequence[str], sizes: Sequence[int], timeout: float) -> ReadBatch:
+        self.reads += 1
+        await self.gate.wait()
+        views: list[memoryview | None] = [memoryview(DATA)[:size] for size in sizes]
+        return ReadBatch([Outcome(Status.HIT, size, size) for size in sizes], views)
+
+    async def query(self, keys: Sequence[str]) -> dict[str, int | None]:
+        return dict.fromkeys(keys, 1)
+
+    async def segments(self) -> list[Segment]:
+        return [Segment("s", "h:1", self.pool, 0, "OK"), Segment("t", "h:2", 1 << 40, 0, "LOST")]
+
+
+class NoSessions:
+    def note_positions(self, peer: str, positions: object) -> None:
+        pass
+
+
+class East:
+    """A gateway's peer side, for `west` and `north`."""
+
+    def __init__(self, made: Made, pool: int = 1 << 40, **limits: Any) -> None:
+        self.limits = Limits(**limits)
+        self.guards = Guards(self.limits, ["west", "north"], random.Random(1))
+        self.memory = Memory(pool)
+        self.credentials = made.of("east")
+        self.holdings = Holdings(blocks_max=10_000, hop_limit=1, on_change=lambda change: None)
+        self.offers = Offers(
+            log_id=b"l" * 16, entries_max=1024, namespaces=[FP], changed=lambda fp: None
+        )
+        peering = made.peering("east", "west", "north")
+        blocks = BlockServer(
+            store=self.memory, master=self.memory, holdings=self.holdings, limits=self.limits
+        )
+        self.service = PeerService(
+            credentials=self.credentials,
+            peering=peering,
+            sharing=Sharing({"west": frozenset({FP}), "north": frozenset({FP})}, {}),
+            gossip=gossip(made, "east", "west", "north"),
+            sessions=NoSessions(),  # type: ignore[arg-type]
+            offers=self.offers,
+            blocks=blocks,
+            limits=self.limits,
+            guards=self.guards,
+            refusals=RefusalLog(),
+        )
+        self.address = ""
+
+    def hold(self, *keys: str, size: int = MIB) -> None:
+        for key in keys:
+            digest = block_digest(FP, key, memoryview(DATA)[:size])
+            assert self.holdings.report(FP, key, size, digest, 0.0)
+
+    def status(self, peer: str = "west") -> dict[str, Any]:
+        return self.guards[peer].incoming.status(time.monotonic())
+
+
+def gossip(made: Made, own: str, *peers: str) -> GossipEngine:
+    credentials = made.of(own)
+    return GossipEngine(
+        own,
+        "demo",
+        credentials.signing_key,
+        {p.name: [k.public for k in p.keys] for p in made.peering(own, *peers).peers},
+        epoch=1,
+        boot_nonce=bytes(16),
+        config=GossipConfig.test(),
+        now=time.monotonic(),
+    )
+
+
+@contextlib.asynccontextmanager
+async def serving(east: East | grpc.GenericRpcHandler, made: Made) -> AsyncIterator[str]:
+    server = grpc.aio.server(options=[("grpc.max_send_message_length", -1)])
+    handlers = east.service.handlers() if isinstance(east, East) else east
+    server.add_generic_rpc_handlers((handlers,))
+    port = server.add_secure_port("127.0.0.1:0", made.of("east").server_credentials())
+    await server.start()
+    try:
+        yield f"127.0.0.1:{port}"
+    finally:
+        await server.stop(0)
+
+
+@contextlib.asynccontextmanager
+async def linked(
+    east: East | grpc.GenericRpcHandler, made: Made, own: str = "west", **limits: Any
+) -> AsyncIterator[PeerLink]:
+    """`own`'s link to east, each in this process."""
+    async with serving(east, made) as address, link_to(address, made, own, **limits) as link:
+        yield link
+
+
+@contextlib.asynccontextmanager
+async def link_to(address: str, made: Made, own: str, **limits: Any) -> AsyncIterator[PeerLink]:
+    peer: PeerConfig = made.peering(own, "east").peers[0].model_copy(update={"address": address})
+    config = Limits(**limits)
+    link = PeerLink(
+        peer,
+        made.of(own),
+        config,
+        guard=Guards(config, ["east"], random.Random(2))["east"].outgoing,
+        alive=lambda now: True,
+        epoch=lambda: 1,
+    )
+    try:
+        yield link
+    finally:
+        await link.close()
+
+
+async def pulled(link: PeerLink, *keys: str, timeout: float = 5.0) -> int:
+    """Pulls as the puller does, with a ticket; the blocks that came."""
+    ticket = link.guard.admit(Cost(), time.monotonic())
+    assert isinstance(ticket, Ticket)
+    decoder, came = Decoder([MIB] * len(keys), 2 * MIB), 0
+    try:
+        request = peer_pb2.PullRequest(fingerprint=FP, keys=keys)
+        async with contextlib.aclosing(link.pull(request, timeout)) as messages:
+            async for message in messages:
+                came += sum(isinstance(event, Block) for event in decoder.feed(message))
+    except PeerError as error:
+        error.came = came  # type: ignore[attr-defined]
+        after = error.retry_after if isinstance(error, ShedError) else 0.0
+        ticket.done(
+            time.monotonic(),
+            ok=False,
+            kind_of_failure=Failure(error.failure),
+            retry_after=after,
+        )
+        raise
+    ticket.done(time.monotonic())
+    return came
+
+
+async def drained(answer: AsyncIterator[Any]) -> list[Any]:
+    return [item async for item in answer]

@@ -1,0 +1,163 @@
+"""The puller under its guards: what is refused, whom it turns to, and what it holds against whom."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import AsyncGenerator
+from typing import Any
+
+from federation.catalog.log import Answer, Position
+from federation.config import Limits
+from federation.identity import block_digest, key_hash
+from federation.limits.bulkhead import Shares
+from federation.limits.errors import ShedError
+from federation.limits.guards import PeerGuards
+from federation.limits.names import Failure, GuardName, Kind
+from federation.transfer.frames import Encoder
+from federation.transfer.staging import Staging
+from moonmesh.v1 import peer_pb2
+from tests.unit.test_puller import FP, KEYS, SIZE, Bench, FakeSource, data_of
+
+ALL = [data_of(key) for key in KEYS]
+
+
+def hide_misses(bench: Bench) -> None:
+    """Claims everything anew, as if the views had just been refreshed."""
+    for view in bench.views.values():
+        view.apply(Answer(Position(b"l" * 16, 2), False, [key_hash(FP, k) for k in KEYS], []), 0.0)
+
+
+async def test_a_peer_that_has_no_room_is_left_alone_for_as_long_as_it_asks() -> None:
+    async def full(request: peer_pb2.PullRequest) -> AsyncGenerator[bytes, None]:
+        raise ShedError("no room", retry_after=5.0)
+        yield b""
+
+    east, west = FakeSource("east", KEYS, full), FakeSource("west", KEYS)
+    bench = Bench(east, west)
+    assert await bench.collect(bench.ask(KEYS[:3])) == ALL[:3]
+    assert east.verdicts == ["shed"]
+    assert not east.guard.ready(Kind.PULL, time.monotonic())
+    assert east.guard.breaker(time.monotonic()) == "closed"
+    assert await bench.collect(bench.ask(KEYS[3:])) == ALL[3:]
+    assert len(east.requests) == 1, "not asked again before its time"
+    assert east.guard.refusals == {GuardName.RETRY_AFTER: 1}
+
+
+async def test_what_a_breaker_refuses_is_asked_of_the_next_and_is_no_retry() -> None:
+    east, west = FakeSource("east", KEYS), FakeSource("west", KEYS)
+    bench = Bench(east, west, limits=Limits(peer_breaker_failures=1, peer_retries_few=1))
+    east.guard.note(Failure.DIGEST, time.monotonic())
+    for key, data in zip(KEYS, ALL, strict=True):
+        assert await bench.collect(bench.ask([key])) == [data]
+    assert east.requests == []
+    assert west.guard.status(time.monotonic())["retries_left"] == 1
+
+
+async def test_retries_are_bounded_by_the_second_peers_budget() -> None:
+    east, west = FakeSource("east", []), FakeSource("west", KEYS)
+    bench = Bench(
+        east,
+        west,
+        claims={"east": KEYS, "west": KEYS},
+        limits=Limits(peer_retries_few=2, peer_retry_percent=0),
+    )
+    got = [await bench.collect(bench.ask([key])) for key in KEYS[:4]]
+    assert got == [[ALL[0]], [ALL[1]], [None], [None]]
+    assert west.guard.refusals == {GuardName.RETRIES: 2}
+
+
+async def test_a_peer_that_claims_all_and_has_nothing_opens_its_breaker() -> None:
+    liar = FakeSource("liar", [])
+    bench = Bench(liar, claims={"liar": KEYS}, limits=Limits(peer_breaker_failures=3))
+    rounds = 0
+    while liar.guard.ready(Kind.PULL, time.monotonic()) and rounds < 50:
+        hide_misses(bench)
+        await bench.collect(bench.ask())
+        rounds += 1
+    assert 32 / len(KEYS) <= rounds <= 32 / len(KEYS) + 4
+    assert liar.guard.status(time.monotonic())["failures"] == {"dishonest": 3}
+
+
+async def test_a_block_that_crossed_too_many_borders_is_not_kept() -> None:
+    async def onward(request: peer_pb2.PullRequest) -> AsyncGenerator[bytes, None]:
+        encoder = Encoder(1 << 20)
+        data = data_of(KEYS[0])
+        for message in encoder.block(0, block_digest(FP, KEYS[0], data), memoryview(data), hops=1):
+            yield message
+        yield encoder.end()
+
+    east = FakeSource("east", KEYS, onward)
+    bench = Bench(east)
+    assert await bench.collect(bench.ask(KEYS[:1])) == [None]
+    assert east.verdicts == ["failed"]
+    assert east.guard.status(time.monotonic())["failures"] == {"protocol": 1}
+    assert east.guard.refusals == {GuardName.HOPS: 1}
+    assert (bench.staging.reserved, bench.landed) == (0, [])
+
+
+async def test_the_digest_guard_can_be_switched_off_to_show_what_it_is_for() -> None:
+    async def lies(request: peer_pb2.PullRequest) -> AsyncGenerator[bytes, None]:
+        encoder = Encoder(1 << 20)
+        for message in encoder.block(0, b"0" * 16, memoryview(b"x" * SIZE)):
+            yield message
+        yield encoder.end()
+
+    east = FakeSource("east", KEYS, lies)
+    bench = Bench(east)
+    found = PeerGuards(
+        Limits(), "east", random.Random(1), off=frozenset({GuardName.DIGEST})
+    ).outgoing
+    east.guard._off = found._off
+    assert await bench.collect(bench.ask(KEYS[:1])) == [b"x" * SIZE]
+
+
+async def test_a_stream_that_is_too_fast_is_slowed_down() -> None:
+    big = 3 << 20
+
+    async def fast(request: peer_pb2.PullRequest) -> AsyncGenerator[bytes, None]:
+        encoder = Encoder(1 << 20)
+        for index, key in enumerate(request.keys):
+            data = bytes(big)
+            for message in encoder.block(index, block_digest(FP, key, data), memoryview(data)):
+                yield message
+        yield encoder.end()
+
+    east = FakeSource("east", KEYS, fast)
+    bench = Bench(east, limits=Limits(peer_bytes_per_s=16 << 20), staging_bytes=64 << 20)
+    ask = bench.puller.ask(FP, KEYS, [big] * len(KEYS), timeout=5.0)
+    began = time.monotonic()
+    assert len(await bench.collect(ask)) == len(KEYS)
+    await bench.puller.close()
+    # 18 MiB, of which 16 may come at once.
+    assert time.monotonic() - began > 0.1
+
+
+async def test_blocks_of_one_peer_never_take_the_staging_of_another() -> None:
+    east, west = FakeSource("east", KEYS), FakeSource("west", KEYS)
+    bench = Bench(east, west, claims={"east": KEYS[:5], "west": KEYS[5:]})
+    shares = Shares(4 * SIZE, ["east", "west"], 50)
+    bench.staging = Staging(bytes_max=4 * SIZE, hold=60.0, shares=shares)
+    bench.puller._staging = bench.staging
+    assert await bench.collect(bench.ask(KEYS[:5])) == [*ALL[:3], None, None]
+    assert east.guard.refusals == {GuardName.STAGING: 1}
+    assert await bench.collect(bench.ask(KEYS[5:])) == [ALL[5]]
+    assert (shares.used("east"), shares.used("west")) == (3 * SIZE, SIZE)
+    assert bench.staging.reserved == 0
+
+
+async def test_however_a_pull_ends_its_ticket_does_too() -> None:
+    async def never(request: peer_pb2.PullRequest) -> AsyncGenerator[bytes, None]:
+        await asyncio.Event().wait()
+        yield b""
+
+    east = FakeSource("east", KEYS, never)
+    bench = Bench(east)
+    ask = bench.ask()
+    await asyncio.sleep(0.01)
+    assert east.guard.status(time.monotonic())["open"] == {"pull": 1}
+    await bench.puller.close()
+    ask.leave()
+    status: dict[str, Any] = east.guard.status(time.monotonic())
+    assert (status["open"], status["failures"]) == ({}, {"ours": 1})

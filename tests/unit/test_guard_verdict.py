@@ -1,0 +1,205 @@
+"""What a call proves about its peer, and what it does not."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from federation.limits.names import BLAMELESS, Failure, GuardName, Kind
+from federation.limits.verdict import FAIR_SECONDS, HONESTY_BLOCKS_MIN, HONESTY_PULLS, Verdicts
+from local_group.breaker import BreakerLimits, BreakerState
+
+LIMITS = BreakerLimits(failures=3, window=20, open_s=1.0, open_max_s=8.0, jitter=0.0)
+
+
+def verdicts(*off: GuardName) -> Verdicts:
+    return Verdicts(
+        LIMITS, random.Random(1), slow_s=2.0, slow_rate=1000, dishonest=0.5, off=frozenset(off)
+    )
+
+
+def pull(found: Verdicts, failure: Failure | None, now: float = 0.0, **facts: float) -> None:
+    """One call, begun and ended at `now`."""
+    probe = found.begin(Kind.PULL, now)
+    facts.setdefault("seconds", 0.1)
+    found.end(Kind.PULL, failure, now, era=found.era, probe=probe, **facts)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("failure", [f for f in Failure if f not in BLAMELESS])
+def test_each_kind_of_failure_opens_it_at_the_limit_and_not_before(failure: Failure) -> None:
+    found = verdicts()
+    for _ in range(LIMITS.failures - 1):
+        pull(found, failure)
+    assert found.wait(Kind.PULL, 0.0) == 0
+    pull(found, failure)
+    assert found.wait(Kind.PULL, 0.0) == pytest.approx(1.0)
+    assert found.failures == {failure: LIMITS.failures}
+
+
+@pytest.mark.parametrize("failure", sorted(BLAMELESS))
+def test_what_is_not_the_peers_doing_never_opens_it(failure: Failure) -> None:
+    found = verdicts()
+    for _ in range(50):
+        pull(found, failure)
+    assert found.state(0.0) is BreakerState.CLOSED
+
+
+def test_a_pull_that_ended_well_but_too_slowly_is_a_failure() -> None:
+    found = verdicts()
+    pull(found, None, seconds=2.0, moved=2000)
+    pull(found, None, seconds=1.99, moved=0)
+    assert found.failures == {}
+    pull(found, None, seconds=2.0, moved=1999)
+    assert found.failures == {Failure.SLOW: 1}
+
+
+def test_a_pull_that_was_given_up_tells_of_a_slow_peer_too() -> None:
+    found = verdicts()
+    pull(found, Failure.OURS, seconds=5.0, moved=5)
+    assert found.failures == {Failure.SLOW: 1}
+
+
+def test_who_had_no_time_is_not_blamed_for_a_timeout() -> None:
+    found = verdicts()
+    pull(found, Failure.TIMEOUT, seconds=FAIR_SECONDS - 0.001)
+    assert found.failures == {Failure.OURS: 1}
+    pull(found, Failure.TIMEOUT, seconds=FAIR_SECONDS)
+    assert found.failures[Failure.TIMEOUT] == 1
+
+
+def test_a_liar_is_found_out_after_enough_promises() -> None:
+    found = verdicts()
+    for _ in range(HONESTY_BLOCKS_MIN - 1):
+        pull(found, None, promised=1, kept=0)
+    assert found.failures == {}
+    pull(found, None, promised=1, kept=0)
+    assert found.failures == {Failure.DISHONEST: 1}
+
+
+def test_half_of_the_promises_kept_is_enough() -> None:
+    found = verdicts()
+    for _ in range(100):
+        pull(found, None, promised=10, kept=5)
+    assert found.failures == {}
+    pull(found, None, promised=10, kept=4)
+    assert found.failures == {Failure.DISHONEST: 1}
+
+
+def test_one_evicted_chain_of_an_honest_peer_is_no_lie() -> None:
+    found = verdicts()
+    for _ in range(HONESTY_PULLS):
+        pull(found, None, promised=10, kept=10)
+    pull(found, None, promised=100, kept=0)
+    assert found.failures == {}
+
+
+def test_old_promises_are_forgotten() -> None:
+    found = verdicts(GuardName.BREAKER)
+    for _ in range(HONESTY_PULLS):
+        pull(found, None, promised=10, kept=0)
+    assert found.broken_share == 1
+    for _ in range(HONESTY_PULLS):
+        pull(found, None, promised=10, kept=10)
+    assert found.broken_share == 0
+    assert (found._promised, found._broken) == (10 * HONESTY_PULLS, 0)
+
+
+def test_half_open_lets_one_probe_pass_and_its_verdict_decides() -> None:
+    found = verdicts()
+    for _ in range(3):
+        pull(found, Failure.ERROR)
+    assert found.wait(Kind.PULL, 0.5) == pytest.approx(0.5)
+    assert found.wait(Kind.PULL, 1.0) == 0
+    assert found.begin(Kind.PULL, 1.0), "it is the probe"
+    assert found.wait(Kind.PULL, 1.0) > 0, "and the only one"
+    found.end(Kind.PULL, Failure.ERROR, 1.0, era=found.era, probe=True)
+    assert found.wait(Kind.PULL, 1.0) == pytest.approx(2.0), "back-off doubles"
+    pull(found, None, 3.0)
+    assert found.state(3.0) is BreakerState.CLOSED
+
+
+def test_a_call_of_an_earlier_era_decides_nothing() -> None:
+    found = verdicts()
+    era = found.era
+    for _ in range(3):
+        pull(found, Failure.ERROR)
+    probe = found.begin(Kind.PULL, 1.0)
+    # It began before the breaker opened, and ends while the probe is out.
+    found.end(Kind.PULL, None, 1.0, era=era, probe=False)
+    assert found.state(1.0) is BreakerState.HALF_OPEN
+    found.end(Kind.PULL, Failure.ERROR, 1.0, era=era, probe=False)
+    assert found.state(1.0) is BreakerState.HALF_OPEN
+    found.end(Kind.PULL, Failure.OURS, 1.0, era=era, probe=False)
+    assert found.wait(Kind.PULL, 1.0) > 0, "the probe is still out"
+    found.end(Kind.PULL, None, 1.0, era=found.era, probe=probe)
+    assert found.state(1.0) is BreakerState.CLOSED
+
+
+def test_a_probe_that_proved_nothing_makes_room_for_the_next() -> None:
+    found = verdicts()
+    for _ in range(3):
+        pull(found, Failure.ERROR)
+    pull(found, Failure.SHED, 1.0)
+    assert found.wait(Kind.PULL, 1.0) == 0
+
+
+def test_catalogs_wait_while_it_is_open_and_are_no_probes() -> None:
+    found = verdicts()
+    for _ in range(3):
+        found.end(Kind.CATALOG, Failure.PROTOCOL, 0.0, era=found.era, probe=False)
+    assert found.wait(Kind.CATALOG, 0.5) == pytest.approx(0.5)
+    assert found.wait(Kind.CATALOG, 1.0) == 0
+    assert not found.begin(Kind.CATALOG, 1.0)
+    found.end(Kind.CATALOG, None, 1.0, era=found.era, probe=False)
+    assert found.state(1.0) is BreakerState.HALF_OPEN, "a catalog does not show that blocks come"
+    assert found.wait(Kind.PULL, 1.0) == 0, "and takes no probe"
+    assert found.begin(Kind.PULL, 1.0)
+    found.end(Kind.CATALOG, Failure.OURS, 1.0, era=found.era, probe=False)
+    assert found.wait(Kind.PULL, 1.0) > 0, "nor does it make room for another"
+
+
+@pytest.mark.parametrize("failure", [Failure.UNREACHABLE, Failure.TIMEOUT, Failure.ERROR])
+def test_a_catalog_that_does_not_come_is_left_to_gossip(failure: Failure) -> None:
+    found = verdicts()
+    for _ in range(10):
+        found.end(Kind.CATALOG, failure, 0.0, era=found.era, probe=False)
+    assert found.state(0.0) is BreakerState.CLOSED
+
+
+def test_hellos_pass_always_and_prove_nothing() -> None:
+    found = verdicts()
+    for _ in range(10):
+        found.end(Kind.HELLO, Failure.UNREACHABLE, 0.0, era=found.era, probe=False)
+    assert found.state(0.0) is BreakerState.CLOSED
+    for _ in range(3):
+        pull(found, Failure.ERROR)
+    assert found.wait(Kind.HELLO, 0.0) == 0
+
+
+def test_what_no_call_ended_with_can_be_noted() -> None:
+    found = verdicts()
+    for _ in range(3):
+        found.note(Failure.PROTOCOL, 0.0)
+    assert found.state(0.0) is BreakerState.OPEN
+
+
+def test_switched_off_it_lets_all_pass_and_still_counts() -> None:
+    found = verdicts(GuardName.BREAKER)
+    for _ in range(10):
+        pull(found, Failure.DIGEST)
+        found.note(Failure.PROTOCOL, 0.0)
+    assert found.wait(Kind.PULL, 0.0) == 0
+    assert found.state(0.0) is BreakerState.CLOSED
+    assert found.failures == {Failure.DIGEST: 10, Failure.PROTOCOL: 10}
+
+
+@pytest.mark.parametrize("guard", [GuardName.SLOW, GuardName.HONESTY])
+def test_a_measure_that_is_switched_off_finds_nothing(guard: GuardName) -> None:
+    found = verdicts(guard)
+    for _ in range(100):
+        if guard is GuardName.SLOW:
+            pull(found, None, seconds=60.0, moved=1)
+        else:
+            pull(found, None, promised=10, kept=0)
+    assert found.failures == {}

@@ -1,0 +1,237 @@
+"""What a gateway refuses its peers, over real mTLS, with Mooncake in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import grpc
+import grpc.aio
+import pytest
+
+from federation.counters import counters
+from federation.limits.errors import LateError, ShedError
+from federation.limits.guard import RETRY_AFTER_MAX
+from federation.peers.link import CATALOG_METHOD, PULL_METHOD, RETRY_AFTER
+from moonmesh.v1 import peer_pb2
+from tests.support.credentials import Made
+from tests.support.wait import wait_for_async
+from tests.support.wire import FP, MIB, East, drained, gossip, link_to, linked, pulled, serving
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    return Made(tmp_path_factory.mktemp("federation"))
+
+
+async def test_what_is_within_the_limits_is_served(made: Made) -> None:
+    east = East(made)
+    east.hold("a", "b")
+    async with linked(east, made) as link:
+        assert await pulled(link, "a", "b", "absent") == 2
+    assert east.status()["open"] == {}
+    assert east.status()["memory_bytes"] == 0
+    assert east.status()["refusals"] == {}
+    assert east.status()["leased_bytes"] == 2 * MIB
+
+
+async def test_one_stream_too_many_is_told_when_to_come_back_and_does_not_before(
+    made: Made,
+) -> None:
+    east = East(made, serves_per_peer=1)
+    east.hold("a")
+    east.memory.gate.clear()
+    name = 'moonmesh_guard_refusals_total{peer="west",guard="streams",direction="in"}'
+    before = counters.snapshot().get(name, 0)
+    async with linked(east, made) as link:
+        first = asyncio.create_task(pulled(link, "a"))
+        await wait_for_async(lambda: east.memory.reads == 1, 5, "the first to be served")
+        with pytest.raises(ShedError, match=r"no room for you now \(streams\)") as caught:
+            await pulled(link, "a")
+        assert 0 < caught.value.retry_after <= 1
+        assert not link.usable(time.monotonic()), "the asker's own guard holds to it"
+        assert link.guard.breaker(time.monotonic()) == "closed"
+        await wait_for_async(lambda: link.usable(time.monotonic()), 5, "its time to be over")
+        east.memory.gate.set()
+        assert await first == 1
+        assert await pulled(link, "a") == 1
+    assert counters.snapshot()[name] - before == 1
+    assert east.status()["refusals"] == {"streams": 1}
+
+
+async def test_a_peer_at_its_limit_takes_nothing_from_another(made: Made) -> None:
+    east = East(made, serves_per_peer=1)
+    east.hold("a")
+    east.memory.gate.clear()
+    async with (
+        serving(east, made) as address,
+        link_to(address, made, "west") as west,
+        link_to(address, made, "north") as north,
+    ):
+        first = asyncio.create_task(pulled(west, "a"))
+        await wait_for_async(lambda: east.memory.reads == 1, 5, "west to be served")
+        with pytest.raises(ShedError):
+            await pulled(west, "a")
+        other = asyncio.create_task(pulled(north, "a"))
+        await wait_for_async(lambda: east.memory.reads == 2, 5, "north to be served")
+        east.memory.gate.set()
+        assert await asyncio.gather(first, other) == [1, 1]
+    assert east.status("north")["refusals"] == {}
+
+
+async def test_leased_bytes_are_bounded_and_what_came_before_stands(made: Made) -> None:
+    east = East(made, pool=400 * MIB, peer_leased_bytes_min=MIB, serve_window_bytes=2 * MIB)
+    keys = [f"k{i}" for i in range(12)]
+    east.hold(*keys)
+    async with linked(east, made) as link:
+        with pytest.raises(ShedError, match="leases") as caught:
+            await pulled(link, *keys)
+        assert caught.value.came == 8, "two percent of 400 MiB"  # type: ignore[attr-defined]
+        assert 9 < caught.value.retry_after <= RETRY_AFTER_MAX
+    assert east.status()["leased_bytes"] == 8 * MIB
+    assert east.status()["leased_bytes_allowed"] == 8 * MIB
+    assert east.status()["memory_bytes"] == 0
+    assert east.status("north")["leased_bytes"] == 0
+
+
+async def test_hellos_above_the_rate_are_refused(made: Made) -> None:
+    east = East(made, peer_hellos_per_s=5)
+    west = gossip(made, "west", "east")
+    async with linked(east, made) as link:
+        west.tick(time.monotonic(), 1)
+        ((_, hello),) = west.outbox()
+        for _ in range(5):
+            await link.hello(hello, 5.0)
+        with pytest.raises(ShedError, match="hello_rate"):
+            await link.hello(hello, 5.0)
+        with pytest.raises(ShedError, match=r"left alone for now \(retry_after"):
+            await link.hello(hello, 5.0)
+        await pulled(link, "absent")
+
+
+async def test_catalog_questions_are_bounded_for_each_namespace(made: Made) -> None:
+    east = East(made, catalog_wait_ms=5000)
+    log = east.offers.log(FP)
+    assert log is not None
+    after = peer_pb2.Position(log_id=log.position.log_id, n=log.position.n)
+    request = peer_pb2.CatalogRequest(fingerprint=FP, after=after, wait_ms=5000).SerializeToString()
+    async with linked(east, made) as link:
+        calls = [link._control.unary_stream(CATALOG_METHOD)(request) for _ in range(3)]
+        reads = [asyncio.ensure_future(call.read()) for call in calls]
+        done, waiting = await asyncio.wait(reads, timeout=5, return_when=asyncio.FIRST_COMPLETED)
+        (refused,) = done
+        error = refused.exception()
+        assert isinstance(error, grpc.aio.AioRpcError)
+        assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert dict(error.trailing_metadata())[RETRY_AFTER] == "100"
+        for call in calls:
+            call.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+    await wait_for_async(lambda: east.status()["open"] == {}, 5, "all to be over")
+
+
+async def test_snapshots_are_bounded_by_their_bytes(made: Made) -> None:
+    east = East(made, peer_catalog_bytes_per_s=MIB)
+    log = east.offers.log(FP)
+    assert log is not None
+    for key_hash in range(MIB // 8):
+        log.add(key_hash)
+    request = peer_pb2.CatalogRequest(fingerprint=FP)
+    async with linked(east, made) as link:
+        pages = await drained(link.catalog(request, 5.0))
+        assert sum(len(page.added) for page in pages) == MIB
+        with pytest.raises(ShedError, match="catalog_rate") as caught:
+            await drained(link.catalog(request, 5.0))
+        assert 0 < caught.value.retry_after <= 1
+
+
+async def test_a_peer_that_does_not_read_gives_the_memory_back_and_is_blamed(made: Made) -> None:
+    east = East(made, peer_stall_ms=500, peer_breaker_failures=1)
+    keys = [f"k{i}" for i in range(64)]
+    east.hold(*keys)
+    async with linked(east, made) as link:
+        request = peer_pb2.PullRequest(fingerprint=FP, keys=keys).SerializeToString()
+        call = link._bulk.unary_stream(PULL_METHOD)(request, timeout=30)
+        await call.read()  # one message, and then nothing more
+        await wait_for_async(lambda: "stall" in east.status()["failures"], 10, "the stall")
+        await wait_for_async(lambda: east.status()["memory_bytes"] == 0, 5, "the window")
+        assert east.status()["breaker"] == "open"
+        assert east.status()["open"] == {"pull": 1}, "its error waits behind what is not read"
+        with pytest.raises(ShedError, match="breaker"):
+            await pulled(link, "k0")
+        call.cancel()
+        await wait_for_async(lambda: east.status()["open"] == {}, 5, "the call to be gone")
+
+
+async def test_calls_that_cannot_be_got_rid_of_take_their_own_peers_places(made: Made) -> None:
+    east = East(made, peer_stall_ms=500, serves_per_peer=2, peer_breaker_failures=100)
+    keys = [f"k{i}" for i in range(64)]
+    east.hold(*keys)
+    async with (
+        serving(east, made) as address,
+        link_to(address, made, "west") as west,
+        link_to(address, made, "north") as north,
+    ):
+        request = peer_pb2.PullRequest(fingerprint=FP, keys=keys).SerializeToString()
+        calls = [west._bulk.unary_stream(PULL_METHOD)(request) for _ in range(2)]  # no deadline
+        for call in calls:
+            await call.read()
+        await wait_for_async(lambda: east.status()["failures"] == {"stall": 2}, 10, "both")
+        with pytest.raises(ShedError, match="streams"):
+            await pulled(west, "k0")
+        assert await pulled(north, *keys[:10]) == 10
+        for call in calls:
+            call.cancel()
+        await wait_for_async(lambda: east.status()["open"] == {}, 5, "the calls to be gone")
+
+
+async def test_a_serve_is_no_faster_than_its_peer_may_be_served(made: Made) -> None:
+    east = East(made, peer_bytes_per_s=16 * MIB)
+    keys = [f"k{i}" for i in range(20)]
+    east.hold(*keys)
+    began = time.monotonic()
+    async with linked(east, made) as link:
+        assert await pulled(link, *keys) == 20
+    assert time.monotonic() - began > 0.2  # 4 MiB beyond the burst
+
+
+async def test_a_serve_ends_by_the_pull_timeout_whatever_the_asker_says(made: Made) -> None:
+    east = East(made, pull_timeout_ms=100)
+    east.hold("a")
+    east.memory.gate.clear()
+    async with linked(east, made) as link:
+        with pytest.raises(LateError):
+            await pulled(link, "a", timeout=30)
+    assert east.status()["open"] == {}
+
+
+@pytest.mark.parametrize(
+    ("raw", "counts"),
+    [
+        (b"\xff" * 50, True),
+        (peer_pb2.PullRequest(fingerprint=b"short", keys=["k"]).SerializeToString(), True),
+        (peer_pb2.PullRequest(fingerprint=FP, keys=["k" * MIB]).SerializeToString(), True),
+        # Limits may differ between groups, and so may what is shared: that is no attack.
+        (peer_pb2.PullRequest(fingerprint=FP, keys=["k" * 2000]).SerializeToString(), False),
+        (peer_pb2.PullRequest(fingerprint=FP, keys=["k"] * 5000).SerializeToString(), False),
+        (peer_pb2.PullRequest(fingerprint=b"g" * 16, keys=["k"]).SerializeToString(), False),
+    ],
+)
+async def test_what_cannot_be_opens_the_owners_breaker(
+    made: Made, raw: bytes, counts: bool
+) -> None:
+    east = East(made, peer_breaker_failures=3, peer_breaker_open_ms=60_000)
+    async with linked(east, made) as link:
+        for _ in range(3):
+            with pytest.raises(grpc.aio.AioRpcError):
+                await link._bulk.unary_stream(PULL_METHOD)(raw, timeout=5).read()
+        if not counts:
+            assert await pulled(link, "absent") == 0
+            return
+        with pytest.raises(ShedError, match="breaker") as caught:
+            await pulled(link, "absent")
+        assert caught.value.retry_after == RETRY_AFTER_MAX
+        west = gossip(made, "west", "east")
+        west.tick(time.monotonic(), 1)
+        ((_, hello),) = west.outbox()
+        await link.hello(hello, 5.0)  # it can still show that it lives
