@@ -36,6 +36,12 @@ NAMESPACES_MAX = 256
 """Namespaces of one group: each costs a log, a subscription per peer and a row in `status`."""
 
 
+SERVING_OWN_BYTES = 192 * MIB
+"""What a serving process uses without any block (measured: 140 MiB)."""
+SERVING_BYTES_PER_BLOCK = 640
+"""What it uses for each block with a key of about 100 characters (measured: 555)."""
+
+
 class GatewayConfig(BaseModel):
     """`[gateway]`: the process beside the group that speaks for it."""
 
@@ -148,6 +154,21 @@ class Limits(BaseModel):
     journal_bytes_max: Annotated[int, _Bytes, _count(MIB, 1024 * GIB)] = GIB
     """Bytes on disk of the provenance journal. Full: nothing more is admitted."""
 
+    # The serving process
+    serving_memory: Annotated[int, _Bytes, _count(256 * MIB, 1024 * GIB)] = 4 * GIB
+    """Bytes of memory in use by the process that serves peers; above, it is killed and started again. It
+    needs 192 MiB, its own `bounce_bytes`, and 640 a block of `holdings_blocks`; the rest is what peers
+    can make it use."""
+    serving_descriptors: Annotated[int, _count(256, 1_048_576)] = 1024
+    """Descriptors (files and connections) open in that process: two connections a peer, 8 to each store,
+    40 of its own. Strangers who only connect get no more than what is left."""
+    serving_nice: Annotated[int, _count(0, 19)] = 5
+    """Steps of niceness of that process: where CPU is short, 5 leave it a third of what the gateway
+    gets."""
+    serving_silence_ms: Annotated[int, _count(500, 600_000)] = 2_000
+    """ms without an answer to its gateway, pinged every 250, after which it is killed and started
+    again. Longer than anything it does in one go."""
+
     # Peers
     hop_limit: Annotated[int, _count(1, 1)] = 1
     """Groups that a block may cross. 1: what was pulled is not offered onward."""
@@ -183,6 +204,20 @@ class Limits(BaseModel):
             raise ValueError(
                 f"{value} bytes cannot hold one block of block_bytes_max ({block}): raise it, "
                 "or lower block_bytes_max"
+            )
+        return value
+
+    @field_validator("serving_memory")
+    @classmethod
+    def _serve_what_is_held(cls, value: int, info: ValidationInfo) -> int:
+        bounce, blocks = info.data.get("bounce_bytes"), info.data.get("holdings_blocks")
+        if bounce is None or blocks is None:
+            return value
+        needed = SERVING_OWN_BYTES + bounce + SERVING_BYTES_PER_BLOCK * blocks
+        if value < needed:
+            raise ValueError(
+                f"{value} bytes are less than the serving process needs for bounce_bytes "
+                f"({bounce}) and holdings_blocks ({blocks}): at least {needed}, or lower those"
             )
         return value
 

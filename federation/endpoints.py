@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import grpc
@@ -32,7 +32,7 @@ _OPTIONS: list[tuple[str, Any]] = [
 
 
 class Endpoints:
-    """The servers of one gateway. What they serve is given to them."""
+    """The servers of one process. What they serve is given to them."""
 
     def __init__(self) -> None:
         self._servers: list[grpc.aio.Server] = []
@@ -64,7 +64,10 @@ class Endpoints:
         await self._start(server, address, credentials.server_credentials())
 
     async def serve_engines(
-        self, config: GroupFile, service: EngineService, status: Callable[[], dict[str, Any]]
+        self,
+        config: GroupFile,
+        service: EngineService,
+        status: Callable[[], Awaitable[dict[str, Any]]],
     ) -> None:
         """Listens for engines and the command line on this host.
 
@@ -133,9 +136,9 @@ class Endpoints:
         self._servers.append(server)
 
 
-def _admin(status: Callable[[], dict[str, Any]]) -> grpc.GenericRpcHandler:
+def _admin(status: Callable[[], Awaitable[dict[str, Any]]]) -> grpc.GenericRpcHandler:
     async def answer(raw: bytes, context: grpc.aio.ServicerContext) -> bytes:
-        reply = engine_pb2.StatusReply(status_json=json.dumps(status()))
+        reply = engine_pb2.StatusReply(status_json=json.dumps(await status()))
         return bytes(reply.SerializeToString())
 
     return grpc.method_handlers_generic_handler(

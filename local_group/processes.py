@@ -43,6 +43,11 @@ except OSError as error:
 """
 
 
+def bound_to_us(argv: Sequence[str]) -> tuple[str, ...]:
+    """The command line that runs `argv` and is killed when this process ends, however it ends."""
+    return (sys.executable, "-I", "-S", "-c", _EXEC, str(os.getpid()), *argv)
+
+
 @dataclass(frozen=True)
 class ChildSpec:
     """A process of the group.
@@ -196,7 +201,7 @@ class Supervisor:
             rotate(log, self._limits.log_bytes)
             descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
             process = await asyncio.create_subprocess_exec(
-                sys.executable, "-I", "-S", "-c", _EXEC, str(os.getpid()), *spec.argv,
+                *bound_to_us(spec.argv),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=descriptor,
                 stderr=descriptor,

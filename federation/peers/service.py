@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import aclosing, contextmanager
-from typing import Any, NoReturn, TypeAlias
+from typing import Any, NoReturn, Protocol, TypeAlias
 
 import grpc
 import grpc.aio
@@ -24,13 +24,11 @@ from federation.counters import counters
 from federation.errors import TrustError
 from federation.peering import Peering, Sharing
 from federation.peers.link import CATALOG_METHOD, HELLO_METHOD, PULL_METHOD, M
-from federation.peers.sessions import Sessions
 from federation.telemetry import SPAN_SERVE_PULL, SpanKind, extract, span
 from federation.timeouts import timeout
 from federation.transfer.server import BlockServer, RequestError, check_request
 from federation.trust.credentials import Credentials
 from federation.trust.handshakes import RefusalLog
-from gossip.engine import GossipEngine, Receipt
 from moonmesh.v1 import peer_pb2
 
 CATALOGS_PER_NAMESPACE = 2
@@ -42,8 +40,18 @@ is larger before we see it."""
 Context: TypeAlias = grpc.aio.ServicerContext
 
 
+class Hellos(Protocol):
+    """The part of gossip that faces peers."""
+
+    def receive(self, peer: str, hello: peer_pb2.HelloRequest) -> bool:
+        """Takes a hello. False: the peer is not believed."""
+
+    def reply(self) -> peer_pb2.HelloReply:
+        """This group's own newest statement, in a message that is the caller's."""
+
+
 class PeerService:
-    """The methods that a gateway serves to its peers.
+    """The methods that a group serves to its peers.
 
     Args:
         refusals: where it is written down who was refused what.
@@ -55,8 +63,7 @@ class PeerService:
         credentials: Credentials,
         peering: Peering,
         sharing: Sharing,
-        gossip: GossipEngine,
-        sessions: Sessions,
+        hellos: Hellos,
         offers: Offers,
         blocks: BlockServer,
         limits: Limits,
@@ -65,8 +72,7 @@ class PeerService:
         self._credentials = credentials
         self._peering = peering
         self._sharing = sharing
-        self._gossip = gossip
-        self._sessions = sessions
+        self._hellos = hellos
         self._offers = offers
         self._blocks = blocks
         self._limits = limits
@@ -101,13 +107,11 @@ class PeerService:
         """Takes a peer's statement, answers with ours."""
         peer = await self._peer(context)
         request = await self._parse(peer_pb2.HelloRequest, raw, peer, context)
-        receipt = self._gossip.receive_hello(peer, request, time.monotonic())
-        if receipt is Receipt.REJECTED:
+        if not self._hellos.receive(peer, request):
             await self._refuse(
                 context, peer, "your statement is not believed; see the log", record=False
             )
-        self._sessions.note_positions(peer, request.positions)
-        reply = self._gossip.reply()
+        reply = self._hellos.reply()
         for fingerprint in sorted(self._sharing.exports(peer)):
             log = self._offers.log(fingerprint)
             if log is not None:

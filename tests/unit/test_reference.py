@@ -20,8 +20,8 @@ from tests.support.groups import REPOSITORY, write_group
 PACKAGES = ("federation", "local_group", "gossip")
 OPERATIONS = (REPOSITORY / "docs" / "operations.md").read_text("utf-8")
 UNITS = {
-    "blocks", "bytes", "changes", "entries", "failures", "groups", "keys", "minutes", "ms", "port",
-    "ranks", "stores", "streams", "tokens",
+    "blocks", "bytes", "changes", "descriptors", "entries", "failures", "groups", "keys", "minutes", "ms",
+    "port", "ranks", "steps", "stores", "streams", "tokens",
 }  # fmt: skip
 """The words with which a whole number's docstring may begin."""
 
