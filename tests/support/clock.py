@@ -1,47 +1,14 @@
-"""How late this process's threads are woken: what a deadline on a busy machine is measured against."""
+"""Many calls with one deadline, timed on a shared machine; `timing` has one block with one."""
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from tests.support.timing import SchedulingDelay
+
 T = TypeVar("T")
-
-STEP = 0.002
-
-
-class SchedulingDelay:
-    """A control thread that does nothing but sleep, and sees how late it wakes up.
-
-    A call cannot return earlier than its thread is scheduled; what this thread was late in the same
-    time is the machine's doing, not the call's.
-    """
-
-    def __init__(self) -> None:
-        self._stop = threading.Event()
-        self._worst = 0.0
-        self._thread = threading.Thread(target=self._run, daemon=True)
-
-    def __enter__(self) -> SchedulingDelay:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
-
-    def worst(self) -> float:
-        """The longest delay so far, in seconds."""
-        return self._worst
-
-    def _run(self) -> None:
-        while not self._stop.is_set():
-            began = time.monotonic()
-            time.sleep(STEP)
-            self._worst = max(self._worst, time.monotonic() - began - STEP)
-
 
 SLACK = 0.010
 """What a call may take beyond its deadline, in seconds."""
@@ -61,7 +28,7 @@ class Punctuality:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._noise.__exit__()
+        self._noise.__exit__(None, None, None)
 
     def call(self, function: Callable[..., T], *arguments: Any, **named: Any) -> T:
         """Calls, and keeps the time that it took."""
@@ -73,7 +40,7 @@ class Punctuality:
 
     def check(self, deadline: float) -> None:
         """AssertionError unless the calls kept their deadline of so many seconds."""
-        worst = self._noise.worst()
+        worst = self._noise.worst
         late = [s for s in self._seconds if s > deadline + SLACK + worst]
         said = f"deadline {deadline} s, machine {worst:.4f} s late, calls took {self._seconds}"
         assert len(late) <= max(1, len(self._seconds) // 10), said
