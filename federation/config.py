@@ -32,8 +32,16 @@ from local_group.config import (
 
 __all__ = ["GatewayConfig", "GroupFile", "Limits", "load_group"]
 
+PEERS_MAX = 63
+"""Peers of one group: the hellos of a full mesh grow with the square of the groups."""
 NAMESPACES_MAX = 256
 """Namespaces of one group: each costs a log, a subscription per peer and a row in `status`."""
+SERVING_OWN_BYTES = 192 * MIB
+"""What a serving process uses without any block (measured: 140 MiB)."""
+SERVING_BYTES_PER_BLOCK = 640
+"""What it uses for each block with a key of at most 100 bytes (measured: 555)."""
+SERVING_KEY_BYTES = 100
+"""Bytes of a key that are in that; a longer one takes up room of other blocks."""
 
 
 class GatewayConfig(BaseModel):
@@ -138,7 +146,8 @@ class Limits(BaseModel):
     view_blocks_per_peer: Annotated[int, _count(1000, 100_000_000)] = 4_000_000
     """Blocks in the view of one peer, all namespaces. Above: the view is cut, pulls miss."""
     holdings_blocks: Annotated[int, _count(1000, 100_000_000)] = 4_000_000
-    """Blocks of this group that are tracked. Above: the rest is not offered to peers."""
+    """Blocks of this group that are tracked. Above: the rest is not offered to peers. A key above 100 bytes
+    counts for more than one block where it is offered: 1,024 bytes for 2.5."""
     log_entries: Annotated[int, _count(1024, 16_777_216)] = 262_144
     """Changes in a holdings log. A peer that is further behind takes a new snapshot."""
     listing_interval_ms: Annotated[int, _count(100, 3_600_000)] = 30_000
@@ -147,6 +156,21 @@ class Limits(BaseModel):
     """Bytes of one key listing; 100,000 keys of 88 bytes are 8.8 MB. A longer one is not used."""
     journal_bytes_max: Annotated[int, _Bytes, _count(MIB, 1024 * GIB)] = GIB
     """Bytes on disk of the provenance journal. Full: nothing more is admitted."""
+
+    # The serving process
+    serving_memory: Annotated[int, _Bytes, _count(256 * MIB, 1024 * GIB)] = 4 * GIB
+    """Bytes of memory in use by the process that serves peers; above, it is killed and started again. It
+    needs 192 MiB, its own `bounce_bytes`, and 640 a block of `holdings_blocks`; the rest is what peers
+    can make it use."""
+    serving_descriptors: Annotated[int, _count(256, 1_048_576)] = 1024
+    """Descriptors (files and connections) open in that process: two connections a peer, 8 to each store,
+    40 of its own. Strangers who only connect get no more than what is left."""
+    serving_nice: Annotated[int, _count(0, 19)] = 5
+    """Steps of niceness of that process: where CPU is short, 5 leave it a third of what the gateway
+    gets."""
+    serving_silence_ms: Annotated[int, _count(500, 600_000)] = 2_000
+    """ms without an answer to its gateway, pinged every 250, after which it is killed and started
+    again. Longer than anything it does in one go."""
 
     # Peers
     hop_limit: Annotated[int, _count(1, 1)] = 1
@@ -227,6 +251,20 @@ class Limits(BaseModel):
             raise ValueError(
                 f"{value} bytes cannot hold one block of block_bytes_max ({block}): raise it, "
                 "or lower block_bytes_max"
+            )
+        return value
+
+    @field_validator("serving_memory")
+    @classmethod
+    def _serve_what_is_held(cls, value: int, info: ValidationInfo) -> int:
+        bounce, blocks = info.data.get("bounce_bytes"), info.data.get("holdings_blocks")
+        if bounce is None or blocks is None:
+            return value
+        needed = SERVING_OWN_BYTES + bounce + SERVING_BYTES_PER_BLOCK * blocks
+        if value < needed:
+            raise ValueError(
+                f"{value} bytes are less than the serving process needs for bounce_bytes "
+                f"({bounce}) and holdings_blocks ({blocks}): at least {needed}, or lower those"
             )
         return value
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
 
 import grpc
 import grpc.aio
@@ -15,9 +15,11 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from federation.config import GroupFile
 from federation.errors import MoonmeshError
 from federation.peers.service import OVERSIZE_READ_FACTOR, PeerService
-from federation.transfer.handover import EngineService
-from federation.trust.credentials import Credentials, EngineCredentials
+from federation.trust.credentials import EngineCredentials, TlsIdentity
 from moonmesh.v1 import engine_pb2
+
+if TYPE_CHECKING:
+    from federation.transfer.handover import EngineService
 
 STOP_SECONDS = 2.0
 """Grace for calls under way when the gateway is told to stop."""
@@ -32,15 +34,13 @@ _OPTIONS: list[tuple[str, Any]] = [
 
 
 class Endpoints:
-    """The servers of one gateway. What they serve is given to them."""
+    """The servers of one process. What they serve is given to them."""
 
     def __init__(self) -> None:
         self._servers: list[grpc.aio.Server] = []
         self._health = health.aio.HealthServicer()
 
-    async def serve_peers(
-        self, config: GroupFile, service: PeerService, credentials: Credentials
-    ) -> None:
+    async def serve_peers(self, config: GroupFile, service: PeerService, tls: TlsIdentity) -> None:
         """Listens for peers.
 
         Raises:
@@ -61,10 +61,13 @@ class Endpoints:
         )
         server.add_generic_rpc_handlers((service.handlers(),))
         address = f"{config.gateway.listen}:{config.ports.peers}"
-        await self._start(server, address, credentials.server_credentials())
+        await self._start(server, address, tls.server_credentials())
 
     async def serve_engines(
-        self, config: GroupFile, service: EngineService, status: Callable[[], dict[str, Any]]
+        self,
+        config: GroupFile,
+        service: EngineService,
+        status: Callable[[], Awaitable[dict[str, Any]]],
     ) -> None:
         """Listens for engines and the command line on this host.
 
@@ -73,6 +76,8 @@ class Endpoints:
         """
         server = self._engine_server(config, service)
         server.add_generic_rpc_handlers((_admin(status),))
+        # Until `ready`: a new servicer says SERVING.
+        await self._health.set("", health_pb2.HealthCheckResponse.NOT_SERVING)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         socket = config.gateway_socket
         socket.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -133,9 +138,9 @@ class Endpoints:
         self._servers.append(server)
 
 
-def _admin(status: Callable[[], dict[str, Any]]) -> grpc.GenericRpcHandler:
+def _admin(status: Callable[[], Awaitable[dict[str, Any]]]) -> grpc.GenericRpcHandler:
     async def answer(raw: bytes, context: grpc.aio.ServicerContext) -> bytes:
-        reply = engine_pb2.StatusReply(status_json=json.dumps(status()))
+        reply = engine_pb2.StatusReply(status_json=json.dumps(await status()))
         return bytes(reply.SerializeToString())
 
     return grpc.method_handlers_generic_handler(

@@ -1,59 +1,47 @@
-"""The gateway: the process beside a group that speaks for it. Puts the parts together; no logic here.
-
-python -m federation.gateway -c group.toml
-"""
+"""The gateway: the process beside a group that speaks for it. Puts the parts together; no logic here."""
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import contextlib
 import logging
 import os
 import random
 import signal
-import sys
 import time
 from collections.abc import Callable, Coroutine
-from pathlib import Path
 from typing import Any
 
-from federation import telemetry
-from federation.catalog.offers import Offers
-from federation.config import GroupFile, load_group
+from federation.config import GroupFile
 from federation.endpoints import Endpoints
-from federation.errors import MoonmeshError
 from federation.identity import Fingerprint, stored_key
 from federation.limits.guards import make_guards
-from federation.peering import Membership, load_membership
+from federation.local_store import ADMIN_SECONDS, connect_store
+from federation.peering import Membership
+from federation.peers.child import ServingProcess
+from federation.peers.feed import Feed
+from federation.peers.setup import Setup
 from federation.peers.side import PeerSide, peer_side
+from federation.peers.spawn import Spawner
 from federation.status import Problems, StatusReport
-from federation.timeouts import timeout
+from federation.timeouts import unless
 from federation.transfer.admission import Admission
 from federation.transfer.handover import EngineService
 from federation.transfer.puller import Puller
-from federation.transfer.server import BlockServer
 from federation.transfer.staging import Staging
 from federation.trust.credentials import load_engine_credentials
 from federation.trust.handshakes import RefusalLog, StderrWatch
 from gossip.statement import Health
 from local_group.admin import AdminClient
-from local_group.bounce import PAGE
 from local_group.breaker import BreakerState
 from local_group.coordination.file import FileCoordination
-from local_group.holdings import Holdings
+from local_group.holdings import Change, Holdings
 from local_group.journal import Journal
 from local_group.ledger import Ledger
 from local_group.process_errors import AdminError
 from local_group.store import StoreClient
-from local_group.store_config import StoreLimits, StoreSettings
 
 log = logging.getLogger("moonmesh.gateway")
 
-STORE_RETRY_SECONDS = 0.5
-"""Between two attempts to reach the local Mooncake at start; the gateway reports NOT_SERVING until then."""
-ADMIN_SECONDS = 2.0
-"""Deadline of one question to the master's admin endpoint."""
 HOUSEKEEPING_SECONDS = 1.0
 
 
@@ -63,18 +51,34 @@ class Gateway:
     Args:
         config: the group.
         member: its place in the federation; None for a group that runs alone.
+        spawner: where its serving process comes from; for a member only.
     """
 
-    def __init__(self, config: GroupFile, member: Membership | None) -> None:
+    def __init__(
+        self,
+        config: GroupFile,
+        member: Membership | None,
+        spawner: Spawner | None,
+    ) -> None:
         self._config = config
         self._limits = config.limits
         self._member = member
+        self._spawner = spawner
         names = [peer.name for peer in member.peering.peers] if member else []
         self._guards = make_guards(config, names, random.Random(), os.environ)
         self._refusals = RefusalLog()
         self._problems = Problems()
         self._background: list[asyncio.Task[None]] = []
         self._peers: PeerSide | None = None
+        exported = member.sharing.all_exported if member else frozenset()
+        self._holdings = Holdings(
+            blocks_max=config.limits.holdings_blocks,
+            hop_limit=config.limits.hop_limit,
+            on_change=self._moved,
+            on_amended=self._moved,
+        )
+        self._feed = Feed(self._holdings, exported)
+        self._serving: ServingProcess | None = None
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serves until `stop` is set.
@@ -82,33 +86,36 @@ class Gateway:
         Raises:
             MoonmeshError: if something of the configuration cannot be used.
         """
-        config = self._config
-        with contextlib.ExitStack() as stack:
-            stack.enter_context(StderrWatch(self._refusals))
-            store = await self._connect(stop)
-            if store is None:
-                return
-            admin = AdminClient(config.admin_url, ADMIN_SECONDS)
-            try:
-                await self._serve(stop, store, admin)
-            finally:
-                await admin.close()
-                await asyncio.to_thread(store.close)
-
-    async def _serve(self, stop: asyncio.Event, store: StoreClient, admin: AdminClient) -> None:
-        config, limits, member = self._config, self._limits, self._member
+        config, serving = self._config, None
         epoch = FileCoordination(config.coordination_dir).next_epoch()
+        with StderrWatch(self._refusals):
+            try:
+                if self._member and self._spawner:
+                    self._peers = self._peer_side(self._member, epoch)
+                    serving = self._serving_process(self._member, self._spawner, self._peers)
+                    serving.start()  # it connects while we do
+                self._serving = serving
+                store = await connect_store(config, stop)
+                if store is None:
+                    return
+                admin = AdminClient(config.admin_url, ADMIN_SECONDS)
+                try:
+                    await self._serve(stop, epoch, store, admin)
+                finally:
+                    await admin.close()
+                    await asyncio.to_thread(store.close)
+            finally:
+                if serving:
+                    await serving.close()
+
+    async def _serve(
+        self, stop: asyncio.Event, epoch: int, store: StoreClient, admin: AdminClient
+    ) -> None:
+        config, limits, member = self._config, self._limits, self._member
+        peers, serving = self._peers, self._serving
         exported = member.sharing.all_exported if member else frozenset()
         imported = member.sharing.all_imported if member else frozenset()
-        offers = Offers(
-            log_id=os.urandom(16),
-            entries_max=limits.log_entries,
-            namespaces=exported,
-            changed=self._moved,
-        )
-        holdings = Holdings(
-            blocks_max=limits.holdings_blocks, hop_limit=limits.hop_limit, on_change=offers.take
-        )
+        holdings = self._holdings
         ledger = Ledger(holdings, Journal(config.journal_dir, limits.journal_bytes_max))
         staging = Staging(
             bytes_max=limits.staging_bytes,
@@ -120,21 +127,6 @@ class Gateway:
             ledger=ledger,
             queue_max=limits.admission_queue_blocks,
             on_error=self._problem,
-        )
-        blocks = BlockServer(store=store, master=admin, holdings=holdings, limits=limits)
-        self._peers = peers = (
-            peer_side(
-                config,
-                member,
-                epoch,
-                offers=offers,
-                blocks=blocks,
-                guards=self._guards,
-                refusals=self._refusals,
-                on_problem=self._problem,
-            )
-            if member
-            else None
         )
         puller = Puller(
             staging=staging,
@@ -163,13 +155,13 @@ class Gateway:
             problems=self._problems,
             refusals=self._refusals,
             peers=peers,
+            serving=serving,
         )
         endpoints = Endpoints()
         try:
             await self._restore(ledger, admin)
-            if peers and member:
-                await endpoints.serve_peers(config, peers.service, member.credentials)
-                self._start(peers.sessions.run())
+            if serving:
+                serving.begin()
             await endpoints.serve_engines(config, engines, report.document)
             if config.gateway.engines_tcp and member:
                 folder = member.peering.own.credentials
@@ -178,6 +170,11 @@ class Gateway:
             self._start(admission.run())
             self._start(self._housekeeping(staging, store))
             self._start(self._relist(holdings, admin))
+            if serving and peers:
+                if not await unless(stop, serving.listening()):
+                    return
+                self._start(serving.failed())
+                self._start(peers.sessions.run())
             await endpoints.ready()
             log.info("group %s serves in epoch %d", config.name, epoch)
             await stop.wait()
@@ -189,33 +186,34 @@ class Gateway:
             await puller.close()
             if peers:
                 await peers.sessions.close()
-            await endpoints.stop()
+            await asyncio.gather(endpoints.stop(), *([serving.close()] if serving else []))
             await ledger.close()
 
     # Parts
 
-    async def _connect(self, stop: asyncio.Event) -> StoreClient | None:
-        """The local Mooncake, as soon as it answers; None if told to stop before."""
-        config, limits = self._config, self._limits
-        settings = StoreSettings(
-            local_hostname=config.host,
-            master_address=config.master_address,
-            protocol=config.protocol,
+    def _peer_side(self, member: Membership, epoch: int) -> PeerSide:
+        return peer_side(
+            self._config,
+            member,
+            epoch,
+            guards=self._guards,
+            refusals=self._refusals,
+            on_problem=self._problem,
+            on_tick=self._tell_serving,
         )
-        block = limits.block_bytes_max + PAGE
-        store_limits = StoreLimits(
-            bounce_bytes=limits.bounce_bytes,
-            window_bytes=min(limits.bounce_bytes, max(limits.serve_window_bytes, block)),
+
+    def _serving_process(
+        self, member: Membership, spawner: Spawner, peers: PeerSide
+    ) -> ServingProcess:
+        return ServingProcess(
+            Setup.of(self._config, member),
+            spawner,
+            self._feed,
+            peers,
+            gone=self._gone,
+            refusals=self._refusals,
+            on_problem=self._problem,
         )
-        while not stop.is_set():
-            try:
-                return await asyncio.to_thread(StoreClient.connect, settings, store_limits)
-            except MoonmeshError as error:
-                log.warning("the local Mooncake does not answer yet: %s", error)
-            with contextlib.suppress(asyncio.TimeoutError):
-                async with timeout(STORE_RETRY_SECONDS):
-                    await stop.wait()
-        return None
 
     # What happens by itself
 
@@ -246,19 +244,36 @@ class Gateway:
     async def _housekeeping(self, staging: Staging, store: StoreClient) -> None:
         while True:
             staging.expire(time.monotonic())
-            if self._peers is not None:
-                well = store.stats().breaker == BreakerState.CLOSED.value
-                self._peers.gossip.set_health(
-                    Health.OK if well else Health.DEGRADED,
-                    "" if well else "its local Mooncake does not answer",
-                )
+            self._say_how_we_are(store)
             await asyncio.sleep(HOUSEKEEPING_SECONDS)
 
     # Small wiring
 
-    def _moved(self, fingerprint: bytes) -> None:
-        if self._peers is not None:
-            self._peers.service.moved(fingerprint)
+    def _say_how_we_are(self, store: StoreClient) -> None:
+        if self._peers is None or self._serving is None:
+            return
+        reason = ""
+        if store.stats().breaker != BreakerState.CLOSED.value:
+            reason = "its local Mooncake does not answer"
+        elif not self._serving.serves:
+            reason = "its serving process is being started"
+        elif not self._serving.well:
+            reason = "its local Mooncake does not answer"
+        self._peers.gossip.set_health(Health.DEGRADED if reason else Health.OK, reason)
+
+    def _moved(self, change: Change) -> None:
+        self._feed.take(change)
+        self._tell_serving()
+
+    def _tell_serving(self) -> None:
+        if self._serving is not None:
+            self._serving.nudge()
+
+    def _gone(self, fingerprint: bytes, key: str, since: float) -> None:
+        """Mooncake did not have a block when it was to be served; one put since then stands."""
+        held = self._holdings.get(fingerprint, key)
+        if held is not None and held.since == since:
+            self._holdings.withdraw(fingerprint, key)
 
     def _problem(self, what: str) -> None:
         log.warning("%s", what)
@@ -279,39 +294,3 @@ def _die_with(task: asyncio.Task[None]) -> None:
 
 def _listed(keys: set[str]) -> Callable[[bytes, str], bool]:
     return lambda fingerprint, key: stored_key(Fingerprint(fingerprint), key) in keys
-
-
-async def _serve(config: GroupFile, member: Membership | None) -> None:
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    await Gateway(config, member).run(stop)
-
-
-def main() -> int:
-    """Runs a gateway in the foreground; the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m federation.gateway")
-    parser.add_argument("-c", "--config", type=Path, required=True, help="the group's group.toml")
-    arguments = parser.parse_args()
-    logging.basicConfig(
-        level=logging.INFO,
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-        stream=sys.stderr,
-    )
-    logging.getLogger("httpx").setLevel(logging.WARNING)
-    try:
-        config = load_group(arguments.config)
-        member = load_membership(config)
-        telemetry.setup("gateway", config.name, config.trace_dir)
-        asyncio.run(_serve(config, member))
-    except MoonmeshError as error:
-        print(f"error {error.code}: {error}", file=sys.stderr)
-        return error.exit_code
-    finally:
-        telemetry.shutdown()
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
@@ -20,7 +20,8 @@ from pydantic import (
     model_validator,
 )
 
-from federation.errors import ConfigError, TrustError
+from federation.config import PEERS_MAX
+from federation.errors import ConfigError
 from federation.identity import Envelope, Fingerprint
 from federation.trust.keys import StatementKey
 from local_group.config import check_host, explain, read_toml, resolve_path
@@ -30,8 +31,6 @@ if TYPE_CHECKING:
     from federation.config import GroupFile
     from federation.trust.credentials import Credentials  # it imports gRPC, which takes a while
 
-PEERS_MAX = 63
-"""Peers of one group: the hellos of a full mesh grow with the square of the groups."""
 NAMES_MAX = 256
 """Names in one `export` or `import`: as many as a group can have namespaces."""
 ALL = "*"
@@ -229,26 +228,6 @@ class Peering(_Section):
     def peer(self, name: str) -> PeerConfig | None:
         """The peer of that name, or None."""
         return next((peer for peer in self.peers if peer.name == name), None)
-
-    def caller(
-        self, credentials: Credentials, auth_context: Mapping[str, Sequence[bytes]]
-    ) -> PeerConfig:
-        """The peer at the other end of a connection that mTLS has let in.
-
-        Args:
-            credentials: ours.
-            auth_context: of the call (`context.auth_context()`).
-
-        Raises:
-            TrustError: a certificate of the federation's CA is not enough: its group must be a peer.
-        """
-        name = credentials.peer_name(auth_context)
-        if name is None:
-            raise TrustError(f"its certificate is not of a group of federation {self.federation}")
-        peer = self.peer(name)
-        if peer is None:
-            raise TrustError(f'group "{name}" is not a peer in peering.toml', where=name)
-        return peer
 
     def check_against(self, group: GroupLike) -> Sharing:
         """Checks this file against the group's own, and says what is shared with whom.

@@ -11,6 +11,7 @@ from typing import Any
 from federation import telemetry
 from federation.config import GroupFile
 from federation.counters import Samples, counters
+from federation.peers.child import ServingProcess
 from federation.peers.side import PeerSide
 from federation.transfer.puller import Puller
 from federation.transfer.staging import Staging
@@ -19,6 +20,8 @@ from local_group.holdings import Holdings
 from local_group.store import StoreClient
 
 PROBLEMS_MAX = 16
+REFRESH_SECONDS = 0.3
+"""How long a question for the status waits for the serving process's newest numbers."""
 
 
 class Problems:
@@ -53,6 +56,7 @@ class StatusReport:
         problems: Problems,
         refusals: RefusalLog,
         peers: PeerSide | None,
+        serving: ServingProcess | None,
     ) -> None:
         self._config = config
         self._epoch = epoch
@@ -63,10 +67,13 @@ class StatusReport:
         self._problems = problems
         self._refusals = refusals
         self._side = peers
+        self._serving = serving
         self._started_at = time.monotonic()
 
-    def document(self) -> dict[str, Any]:
-        """Everything, in JSON's types."""
+    async def document(self) -> dict[str, Any]:
+        """Everything, in JSON's types. Counters and refusals are the serving process's as well."""
+        if self._serving is not None:
+            await self._serving.refresh(REFRESH_SECONDS)
         now = time.monotonic()
         names: dict[bytes, str] = {
             e.fingerprint(): name for name, e in self._config.namespaces.items()
@@ -79,6 +86,7 @@ class StatusReport:
                 self._side.member.credentials.not_after.isoformat() if self._side else None
             ),
             "peers": self._peers(now, names),
+            "serving": self._serving.status() if self._serving else None,
             "refused": [asdict(entry) for entry in self._refusals.entries()],
             "namespaces": {
                 names.get(fingerprint, fingerprint.hex()): {"held": held}
@@ -131,7 +139,10 @@ class StatusReport:
                     "state": peer.state.value,
                     "reason": link.reason,
                     "breaker": link.breaker_state(now),
-                    "guards": side.guards[peer.name].status(now),
+                    "guards": {
+                        "outgoing": side.guards[peer.name].outgoing.status(now),
+                        "incoming": self._serving.guards(peer.name) if self._serving else None,
+                    },
                     "heard_ago_s": (None if peer.heard_ago is None else round(peer.heard_ago, 3)),
                     "hears_us": peer.hears_us,
                     "version": None if peer.version is None else str(peer.version),

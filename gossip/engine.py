@@ -43,8 +43,8 @@ from gossip.statement import (
     Statement,
     StatementError,
     printable,
+    read_hello,
     sign,
-    verify,
 )
 from gossip.version import Version, VersionVector, missing
 from moonmesh.v1 import peer_pb2
@@ -184,15 +184,8 @@ class GossipEngine:
         try:
             if entry is None:
                 raise StatementError(Reason.UNKNOWN_PEER, "no such peer in peering.toml")
-            if len(message.versions) > self._config.max_vector_entries:
-                raise StatementError(
-                    Reason.TOO_MANY_VERSIONS,
-                    f"{len(message.versions)} versions, and the limit is "
-                    f"{self._config.max_vector_entries}",
-                )
-            signed = Signed.read(message.statement)
-            statement = verify(
-                signed,
+            signed, statement = read_hello(
+                message,
                 group=peer,
                 federation=self.federation,
                 keys=entry.keys,
@@ -200,9 +193,7 @@ class GossipEngine:
             )
             receipt = self._place(entry, signed, statement)
         except StatementError as error:
-            if entry is not None:
-                entry.rejected[error.reason] = entry.rejected.get(error.reason, 0) + 1
-            self._emit(StatementRejected(peer, error.reason, error.detail))
+            self.disbelieve(peer, error.reason, error.detail)
             return Receipt.REJECTED
         if receipt is Receipt.STALE:
             entry.stale += 1
@@ -211,6 +202,13 @@ class GossipEngine:
         if receipt is Receipt.ACCEPTED:
             self._accept(entry, signed, statement, now)
         return receipt
+
+    def disbelieve(self, peer: str, reason: Reason, detail: str, count: int = 1) -> None:
+        """Notes hellos that were not believed: here, or by a process that checks them first."""
+        entry = self._entries.get(peer)
+        if entry is not None:
+            entry.rejected[reason] = entry.rejected.get(reason, 0) + count
+        self._emit(StatementRejected(peer, reason, detail))
 
     def events(self) -> list[Event]:
         """What has happened since the last call, oldest first."""

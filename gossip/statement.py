@@ -181,6 +181,28 @@ def verify(
     return _read(message, config)
 
 
+def read_hello(
+    message: peer_pb2.HelloRequest | peer_pb2.HelloReply,
+    *,
+    group: str,
+    federation: str,
+    keys: Iterable[Ed25519PublicKey],
+    config: GossipConfig,
+) -> tuple[Signed, Statement]:
+    """What a hello says, as far as it can be checked without knowing what was said before.
+
+    Raises:
+        StatementError: says what is wrong.
+    """
+    if len(message.versions) > config.max_vector_entries:
+        raise StatementError(
+            Reason.TOO_MANY_VERSIONS,
+            f"{len(message.versions)} versions, and the limit is {config.max_vector_entries}",
+        )
+    signed = Signed.read(message.statement)
+    return signed, verify(signed, group=group, federation=federation, keys=keys, config=config)
+
+
 def _check_size(body: bytes, config: GossipConfig) -> None:
     if len(body) > config.max_statement_bytes:
         raise StatementError(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -12,7 +14,7 @@ ReadyCheck = Callable[[int], Awaitable[str]]
 
 # Runs in the child before the program: dies with the supervisor, even if that died in between.
 # A wrapper and not preexec_fn, which is unsafe in a process with threads (gRPC has some).
-EXEC = """
+_EXEC = """
 import ctypes, os, sys
 PR_SET_PDEATHSIG, SIGKILL = 1, 9
 ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, SIGKILL)
@@ -23,6 +25,11 @@ try:
 except OSError as error:
     sys.exit(f"{sys.argv[2]}: {error.strerror}")
 """
+
+
+def bound_to_us(argv: Sequence[str]) -> tuple[str, ...]:
+    """The command line that runs `argv` and is killed when this process ends, however it ends."""
+    return (sys.executable, "-I", "-S", "-c", _EXEC, str(os.getpid()), *argv)
 
 
 @dataclass(frozen=True)

@@ -48,14 +48,21 @@ class Holdings:
         blocks_max: entries kept over all namespaces; further reports are counted and dropped.
         hop_limit: a block that crossed this many borders is not offered onward.
         on_change: told of each block that peers may have, when it comes and when it goes.
+        on_amended: told of one whose size or digest has been put in doubt since it came.
     """
 
     def __init__(
-        self, *, blocks_max: int, hop_limit: int, on_change: Callable[[Change], None]
+        self,
+        *,
+        blocks_max: int,
+        hop_limit: int,
+        on_change: Callable[[Change], None],
+        on_amended: Callable[[Change], None] = lambda _: None,
     ) -> None:
         self._blocks_max = blocks_max
         self._hop_limit = hop_limit
         self._on_change = on_change
+        self._on_amended = on_amended
         self._namespaces: dict[bytes, dict[str, Held]] = {}
         self._count = 0
         self.refused = 0
@@ -80,6 +87,10 @@ class Holdings:
         for fingerprint, blocks in self._namespaces.items():
             yield fingerprint, len(blocks)
 
+    def keys(self, fingerprint: bytes) -> list[str]:
+        """The keys of a namespace as they are now."""
+        return list(self._namespaces.get(fingerprint, ()))
+
     def items(self) -> Iterator[tuple[bytes, str, Held]]:
         """Every attributed block."""
         for fingerprint, blocks in self._namespaces.items():
@@ -101,6 +112,8 @@ class Holdings:
                 self._namespaces[fingerprint][key] = known._replace(
                     rival=digest, size=max(size, known.size)
                 )
+                if known.hops < self._hop_limit:
+                    self._on_amended(Change(fingerprint, key, added=True))
             return False
         return self._add(fingerprint, key, Held(size, digest, OWN, 0, 0, now))
 

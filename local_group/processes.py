@@ -6,12 +6,11 @@ import asyncio
 import contextlib
 import os
 import signal
-import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from local_group.child import EXEC, ChildSpec, Progress, SupervisorLimits
+from local_group.child import ChildSpec, Progress, SupervisorLimits, bound_to_us
 from local_group.logs import how_it_ended, log_size, log_tail, own_error, rotate, told, truncate
 from local_group.mooncake import libraries_error, missing_libraries
 from local_group.ports import check_free
@@ -171,7 +170,7 @@ class Supervisor:
             self._log_start[spec.name] = log_size(log)
             descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
             process = await asyncio.create_subprocess_exec(
-                sys.executable, "-I", "-S", "-c", EXEC, str(os.getpid()), *spec.argv,
+                *bound_to_us(spec.argv),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=descriptor,
                 stderr=descriptor,

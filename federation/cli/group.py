@@ -130,7 +130,7 @@ def gateway_of(group: GroupFile, path: Path) -> Sequence[ChildSpec]:
 
     if not group.gateway.enabled:
         return ()
-    argv = (sys.executable, "-m", "federation.gateway", "-c", str(path.absolute()))
+    argv = (sys.executable, "-m", "federation.gateway_process", "-c", str(path.absolute()))
 
     async def ready(_: int) -> str:
         from federation.cli.health import serving

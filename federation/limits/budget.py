@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
+from typing import Protocol
 
 LEASE_SLOTS = 32
 """Pieces that a lease's time is counted in: what the memory of a budget is bounded by."""
@@ -42,6 +44,16 @@ class RetryBudget:
         return True
 
 
+class LeaseRecord(Protocol):
+    """Where a budget writes down what it counts, for the one that comes after it."""
+
+    def load(self) -> Iterable[tuple[int, int]]:
+        """All that was saved: a slot of time, and the bytes read in it."""
+
+    def save(self, slot: int, size: int) -> None:
+        """`size` bytes were read in that slot, all in all."""
+
+
 class LeaseBudget:
     """Bytes read out of the pool for one peer within one lease.
 
@@ -64,6 +76,7 @@ class LeaseBudget:
         self._slot = ttl / LEASE_SLOTS
         self._reads: deque[tuple[int, int]] = deque()  # (slot, bytes), ascending
         self._now = float("-inf")
+        self._record: LeaseRecord | None = None
         self.leased = 0
         """Bytes under lease for this peer, at most."""
 
@@ -78,6 +91,18 @@ class LeaseBudget:
         return max(
             int(self._pool * self._percent / 100), min(self._least, self._pool // POOL_PART_MAX)
         )
+
+    def carry_on(self, record: LeaseRecord, now: float) -> None:
+        """Takes over what another has counted, and writes down from here on what this one counts.
+
+        Both have the same clock and the same lease. What lies ahead of `now` nobody can have counted.
+        """
+        assert not self._reads, "before the first read"
+        slot = int(now // self._slot)
+        self._reads.extend(sorted(read for read in record.load() if read[0] <= slot))
+        self.leased = sum(size for _, size in self._reads)
+        self._record = record
+        self._expire(now)
 
     def resize(self, pool: int) -> None:
         """The pool has `pool` bytes now."""
@@ -103,6 +128,8 @@ class LeaseBudget:
         else:
             self._reads.append((slot, n))
         self.leased += n
+        if self._record is not None:
+            self._record.save(*self._reads[-1])  # before the read: whatever happens then, it counts
         return True
 
     def wait(self, n: int, now: float) -> float:

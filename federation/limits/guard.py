@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from federation.limits.bucket import TokenBucket
-from federation.limits.budget import LeaseBudget, RetryBudget, hops_allowed
+from federation.limits.budget import LeaseBudget, LeaseRecord, RetryBudget, hops_allowed
 from federation.limits.bulkhead import Bulkhead, Shares
 from federation.limits.names import Failure, GuardName, Kind
 from federation.limits.ticket import Cost, Refusal, Ticket
@@ -149,6 +149,11 @@ class Guard:
         """The local pool has `pool` bytes now; what may be under lease follows."""
         if self._parts.leases is not None:
             self._parts.leases.resize(pool)
+
+    def carry_on(self, record: LeaseRecord, now: float) -> None:
+        """See `LeaseBudget.carry_on`."""
+        if self._parts.leases is not None:
+            self._parts.leases.carry_on(record, now)
 
     def breaker(self, now: float) -> str:
         """closed, open or half_open."""

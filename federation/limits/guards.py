@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
 
 from federation.config import GroupFile, Limits
 from federation.counters import counters
@@ -79,10 +78,6 @@ class PeerGuards:
             on_refusal=_counted(INCOMING),
         )
 
-    def status(self, now: float) -> dict[str, Any]:
-        """For `peers[].guards` in `moonmesh status`."""
-        return {"outgoing": self.outgoing.status(now), "incoming": self.incoming.status(now)}
-
 
 class Guards(Mapping[str, PeerGuards]):
     """The guards of all peers of a group, with the memory that they share.
@@ -139,6 +134,8 @@ def make_guards(
     environment: Mapping[str, str],
 ) -> Guards:
     """The guards of a process that speaks for this group with the peers `names`.
+
+    The gateway holds to the outgoing ones, its serving process to the incoming ones.
 
     Raises:
         ConfigError: the environment switches guards off in a way that is not allowed.

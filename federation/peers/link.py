@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import grpc
 import grpc.aio
@@ -19,13 +19,15 @@ from federation.limits.errors import BreakerOpenError, LateError, ShedError, Sta
 from federation.limits.guard import RETRY_AFTER_MAX, Guard
 from federation.limits.names import Failure, GuardName, Kind
 from federation.limits.ticket import Cost, Ticket
-from federation.peering import PeerConfig
 from federation.telemetry import inject
 from federation.timeouts import timeout as timeout_of
 from federation.transfer.frames import HEADER_BYTES
 from federation.trust.credentials import Credentials
 from federation.trust.diagnose import diagnose
 from moonmesh.v1 import peer_pb2
+
+if TYPE_CHECKING:
+    from federation.peering import PeerConfig
 
 HELLO_METHOD = "/moonmesh.v1.Peer/Hello"
 CATALOG_METHOD = "/moonmesh.v1.Peer/Catalog"

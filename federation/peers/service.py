@@ -10,6 +10,7 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
+from typing import Protocol
 
 import grpc
 import grpc.aio
@@ -30,16 +31,13 @@ from federation.identity import Fingerprint
 from federation.limits.errors import ShedError, StallError
 from federation.limits.guards import Guards
 from federation.limits.names import Failure, GuardName, Kind
-from federation.peering import Peering, Sharing
 from federation.peers.call import Call, Context, refuse
+from federation.peers.callers import Callers
 from federation.peers.link import CATALOG_METHOD, HELLO_METHOD, PULL_METHOD, M
-from federation.peers.sessions import Sessions
 from federation.telemetry import SPAN_SERVE_PULL, SpanKind, extract, span
 from federation.timeouts import timeout, timeout_at
 from federation.transfer.server import BlockServer, RequestError, check_request
-from federation.trust.credentials import Credentials
 from federation.trust.handshakes import RefusalLog
-from gossip.engine import GossipEngine, Receipt
 from moonmesh.v1 import peer_pb2
 
 OVERSIZE_READ_FACTOR = 2
@@ -47,10 +45,21 @@ OVERSIZE_READ_FACTOR = 2
 is larger before we see it."""
 
 
+class Hellos(Protocol):
+    """The part of gossip that faces peers."""
+
+    def receive(self, peer: str, hello: peer_pb2.HelloRequest) -> bool:
+        """Takes a hello. False: the peer is not believed."""
+
+    def reply(self) -> peer_pb2.HelloReply:
+        """This group's own newest statement, in a message that is the caller's."""
+
+
 class PeerService:
-    """The methods that a gateway serves to its peers.
+    """The methods that a group serves to its peers.
 
     Args:
+        callers: who may ask, and for what.
         guards: of all peers; what they refuse is refused here, whoever asks.
         refusals: where it is written down who was refused what.
     """
@@ -58,22 +67,16 @@ class PeerService:
     def __init__(
         self,
         *,
-        credentials: Credentials,
-        peering: Peering,
-        sharing: Sharing,
-        gossip: GossipEngine,
-        sessions: Sessions,
+        callers: Callers,
+        hellos: Hellos,
         offers: Offers,
         blocks: BlockServer,
         limits: Limits,
         guards: Guards,
         refusals: RefusalLog,
     ) -> None:
-        self._credentials = credentials
-        self._peering = peering
-        self._sharing = sharing
-        self._gossip = gossip
-        self._sessions = sessions
+        self._callers = callers
+        self._hellos = hellos
         self._offers = offers
         self._blocks = blocks
         self._limits = limits
@@ -85,7 +88,7 @@ class PeerService:
     @property
     def peers(self) -> int:
         """How many groups may ask."""
-        return len(self._peering.peers)
+        return len(self._callers)
 
     def handlers(self) -> grpc.GenericRpcHandler:
         """For `server.add_generic_rpc_handlers`."""
@@ -109,12 +112,10 @@ class PeerService:
         peer = await self._peer(context)
         async with self._call(peer, Kind.HELLO, context) as call:
             request = await self._parse(peer_pb2.HelloRequest, raw, call)
-            receipt = self._gossip.receive_hello(peer, request, time.monotonic())
-            if receipt is Receipt.REJECTED:
+            if not self._hellos.receive(peer, request):
                 await call.refuse("your statement is not believed; see the log", record=False)
-            self._sessions.note_positions(peer, request.positions)
-            reply = self._gossip.reply()
-            for fingerprint in sorted(self._sharing.exports(peer)):
+            reply = self._hellos.reply()
+            for fingerprint in sorted(self._callers[peer].exported):
                 log = self._offers.log(fingerprint)
                 if log is not None:
                     reply.positions.add(
@@ -131,7 +132,7 @@ class PeerService:
             request = await self._parse(peer_pb2.CatalogRequest, raw, call)
             fingerprint = request.fingerprint
             log = self._offers.log(fingerprint)
-            if log is None or fingerprint not in self._sharing.exports(peer):
+            if log is None or fingerprint not in self._callers[peer].exported:
                 await call.refuse("a namespace that it may not import (catalog)")
             try:
                 after = position_from_wire(request.after) if request.HasField("after") else None
@@ -162,7 +163,7 @@ class PeerService:
                 # Limits may differ between groups: only what cannot be is held against the peer.
                 how = Failure.PROTOCOL if error.refusal == "malformed" else Failure.OURS
                 await call.refuse(error.what, grpc.StatusCode.INVALID_ARGUMENT, how)
-            if fingerprint not in self._sharing.exports(peer):
+            if fingerprint not in self._callers[peer].exported:
                 await call.refuse(f"namespace {fingerprint} (pull): it may not import it")
             with span(
                 SPAN_SERVE_PULL,
@@ -216,7 +217,7 @@ class PeerService:
     async def _peer(self, context: Context) -> str:
         """The group that asks, by its certificate; one that is no peer of ours is refused."""
         try:
-            return self._peering.caller(self._credentials, context.auth_context()).name
+            return self._callers.identify(context.auth_context()).name
         except TrustError as error:
             await refuse(self._refusals, context, error.where or "unknown", error.what)
 

@@ -7,6 +7,7 @@ a peer is open ("what is new after this position?"), which the owner answers as 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import random
 import time
@@ -43,6 +44,7 @@ class Sessions:
         sharing: who may have what.
         refusals: where statements that are not believed are written down.
         on_problem: told what an operator has to know.
+        on_tick: called when there is a new statement of ours.
     """
 
     def __init__(
@@ -54,6 +56,7 @@ class Sessions:
         *,
         refusals: RefusalLog,
         on_problem: Callable[[str], None],
+        on_tick: Callable[[], None] = lambda: None,
     ) -> None:
         self.links: Mapping[str, PeerLink] = {link.name: link for link in links}
         self._gossip = gossip
@@ -61,6 +64,8 @@ class Sessions:
         self._limits = limits
         self._refusals = refusals
         self._on_problem = on_problem
+        self._on_tick = on_tick
+        self._hurry = asyncio.Event()
         self._views: dict[tuple[str, bytes], CatalogView] = {}
         self._interest: dict[bytes, float] = {}
         self._followers: dict[tuple[str, bytes], asyncio.Task[None]] = {}
@@ -113,13 +118,22 @@ class Sessions:
         """Greets every peer at each tick, until it is cancelled."""
         while True:
             now = time.monotonic()
+            self._hurry.clear()
             self._gossip.tick(now, int(time.time() * 1000))
+            self._on_tick()
             for peer, hello in self._gossip.outbox():
                 running = self._hellos.get(peer)
                 if running is None or running.done():  # a peer that hangs is greeted once at a time
                     self._hellos[peer] = asyncio.create_task(self._greet(peer, hello))
             self._log_events()
-            await asyncio.sleep(max(0.01, self._gossip.next_tick_at() - time.monotonic()))
+            await asyncio.sleep(0.01)
+            with contextlib.suppress(asyncio.TimeoutError):
+                async with timeout(self._gossip.next_tick_at() - time.monotonic()):
+                    await self._hurry.wait()
+
+    def hurry(self) -> None:
+        """What we have to say of ourselves has changed: say it as soon as gossip lets us."""
+        self._hurry.set()
 
     async def close(self) -> None:
         """Ends everything and closes the links."""

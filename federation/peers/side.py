@@ -1,4 +1,4 @@
-"""The part of a gateway that knows peers, put together: gossip, links, sessions, and what it serves."""
+"""The part of a gateway that knows peers, put together: gossip, links, sessions."""
 
 from __future__ import annotations
 
@@ -7,23 +7,18 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from federation.catalog.offers import Offers
 from federation.config import GroupFile
 from federation.limits.guard import Guard
 from federation.limits.guards import Guards
 from federation.peering import Membership, PeerConfig
+from federation.peers.callers import Callers
+from federation.peers.gossip_config import gossip_config
 from federation.peers.link import PeerLink
-from federation.peers.service import PeerService
 from federation.peers.sessions import Sessions
-from federation.transfer.server import BlockServer
 from federation.trust.handshakes import RefusalLog
-from gossip.config import GossipConfig
-from gossip.engine import GossipEngine
-
-SUSPECT_HELLOS = 4
-"""Hello intervals without a word from a peer until nothing is routed to it."""
-DOWN_HELLOS = 15
-"""... and until it is called DOWN."""
+from gossip.engine import GossipEngine, Receipt
+from gossip.statement import Reason
+from moonmesh.v1 import peer_pb2
 
 
 @dataclass(frozen=True)
@@ -33,8 +28,29 @@ class PeerSide:
     member: Membership
     gossip: GossipEngine
     sessions: Sessions
-    service: PeerService
     guards: Guards
+
+    # For the serving process: see `federation.peers.child.Gossip`.
+
+    def heard(self, peer: str, hello: peer_pb2.HelloRequest) -> bool:
+        """A hello that the serving process has heard. False: it is not believed."""
+        receipt = self.gossip.receive_hello(peer, hello, time.monotonic())
+        if receipt is Receipt.REJECTED:
+            return False
+        self.sessions.note_positions(peer, hello.positions)
+        return True
+
+    def disbelieved(self, peer: str, reason: str, detail: str, count: int) -> None:
+        """Hellos that the serving process did not believe.
+
+        Raises:
+            ValueError: there is no such reason.
+        """
+        self.gossip.disbelieve(peer, Reason(reason), detail, count)
+
+    def greeting(self) -> peer_pb2.HelloReply:
+        """What hellos are answered with."""
+        return self.gossip.reply()
 
 
 def peer_side(
@@ -42,11 +58,10 @@ def peer_side(
     member: Membership,
     epoch: int,
     *,
-    offers: Offers,
-    blocks: BlockServer,
     guards: Guards,
     refusals: RefusalLog,
     on_problem: Callable[[str], None],
+    on_tick: Callable[[], None],
 ) -> PeerSide:
     """Makes the parts; nothing runs yet.
 
@@ -54,6 +69,7 @@ def peer_side(
         epoch: durable, and never used by another process.
         guards: of all peers, with the memory that they share.
         on_problem: told what an operator has to know.
+        on_tick: called when there is a new statement of ours.
     """
     gossip = _gossip(config, member, epoch)
     links = [
@@ -61,38 +77,26 @@ def peer_side(
         for peer in member.peering.peers
     ]
     sessions = Sessions(
-        links, gossip, member.sharing, config.limits, refusals=refusals, on_problem=on_problem
-    )
-    service = PeerService(
-        credentials=member.credentials,
-        peering=member.peering,
-        sharing=member.sharing,
-        gossip=gossip,
-        sessions=sessions,
-        offers=offers,
-        blocks=blocks,
-        limits=config.limits,
-        guards=guards,
+        links,
+        gossip,
+        member.sharing,
+        config.limits,
         refusals=refusals,
+        on_problem=on_problem,
+        on_tick=on_tick,
     )
-    return PeerSide(member, gossip, sessions, service, guards)
+    return PeerSide(member, gossip, sessions, guards)
 
 
 def _gossip(config: GroupFile, member: Membership, epoch: int) -> GossipEngine:
-    interval = config.limits.hello_interval_ms / 1000
     return GossipEngine(
         config.name,
         member.peering.federation,
         member.credentials.signing_key,
-        {peer.name: [key.public for key in peer.keys] for peer in member.peering.peers},
+        {name: caller.keys for name, caller in Callers.of(member).items()},
         epoch=epoch,
         boot_nonce=os.urandom(16),
-        config=GossipConfig(
-            hello_interval=interval,
-            hello_min_gap=min(0.1, interval),
-            suspect_after=SUSPECT_HELLOS * interval,
-            down_after=DOWN_HELLOS * interval,
-        ),
+        config=gossip_config(config.limits),
         now=time.monotonic(),
         wall_time_ms=int(time.time() * 1000),
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from typing import NamedTuple, Protocol
 
@@ -155,15 +155,23 @@ class BlockServer:
         store: reads with a deadline, into its own memory.
         master: the lease-free check, and how large the pool is.
         holdings: what this group may offer.
+        gone: told of each block that Mooncake turned out not to have.
     """
 
     def __init__(
-        self, *, store: Reader, master: Checker, holdings: Holdings, limits: Limits
+        self,
+        *,
+        store: Reader,
+        master: Checker,
+        holdings: Holdings,
+        limits: Limits,
+        gone: Callable[[Fingerprint, str, Held], None] = lambda fingerprint, key, held: None,
     ) -> None:
         self._store = store
         self._master = master
         self._holdings = holdings
         self._limits = limits
+        self._told_gone = gone
         self._pool = PoolSize(master)
         self._turns = Turns()
 
@@ -308,3 +316,4 @@ class BlockServer:
         """Withdraws a block that was evicted, unless it was written anew in the meantime."""
         if self._holdings.get(fingerprint, key) is held:
             self._holdings.withdraw(fingerprint, key)
+            self._told_gone(fingerprint, key, held)

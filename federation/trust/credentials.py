@@ -95,14 +95,6 @@ class Credentials:
         """Options of a channel to `peer`: its certificate must have the peer's name."""
         return [("grpc.ssl_target_name_override", gateway_name(peer, self.federation))]
 
-    def peer_name(self, auth_context: Mapping[str, Sequence[bytes]]) -> str | None:
-        """The group at the other end of a connection, from `context.auth_context()`.
-
-        None where the certificate is not one of a gateway of this federation. Whether that group is
-        a peer is for peering.toml to say.
-        """
-        return group_of(_san(auth_context), self.federation)
-
 
 @dataclass(frozen=True)
 class EngineCredentials:
@@ -172,6 +164,15 @@ def load_engine_credentials(
     check.finish()
     assert tls is not None
     return EngineCredentials(group, tls)
+
+
+def caller_group(auth_context: Mapping[str, Sequence[bytes]], federation: str) -> str | None:
+    """The group at the other end of a connection, from `context.auth_context()`.
+
+    None where the certificate is not one of a gateway of this federation. Whether that group is a peer
+    is for peering.toml to say.
+    """
+    return group_of(_san(auth_context), federation)
 
 
 def utc_now() -> datetime.datetime:

@@ -51,9 +51,9 @@ class RefusalLog:
         self._entries: dict[tuple[str, str], Refused] = {}
         self._total = 0
 
-    def record(self, who: str, reason: str, now: float) -> None:
-        """Counts one refusal (`now`: seconds since 1970)."""
-        self._count(who, reason, now)
+    def record(self, who: str, reason: str, now: float, times: int = 1) -> None:
+        """Counts a refusal (`now`: seconds since 1970), or several of the same."""
+        self._count(who, reason, now, times)
 
     def refuse(self, who: str, reason: str, now: float) -> None:
         """`record`, and a line in the log each time that the count has doubled.
@@ -64,14 +64,14 @@ class RefusalLog:
         if count & (count - 1) == 0:
             log.warning("refused %s: %s (%d so far)", who[:100], reason[:300], count)
 
-    def _count(self, who: str, reason: str, now: float) -> int:
+    def _count(self, who: str, reason: str, now: float, times: int = 1) -> int:
         key = (who[:100], reason[:300])
         with self._lock:
-            self._total += 1
+            self._total += times
             before = self._entries.pop(key, None)
             if before is None and len(self._entries) >= self._limit:
                 del self._entries[next(iter(self._entries))]
-            count = 1 if before is None else before.count + 1
+            count = times + (0 if before is None else before.count)
             # Re-inserted at the end: the dict stays ordered by the time of the last refusal.
             self._entries[key] = Refused(*key, count, now)
             return count

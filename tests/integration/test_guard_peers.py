@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -65,10 +67,12 @@ def test_a_peer_that_reads_all_it_can_keeps_no_more_than_its_part_of_the_pool_le
     assert "leases" in caught.value.details()
     assert 1000 < int(dict(caught.value.trailing_metadata())[RETRY_AFTER]) <= 11_000
     assert came == 8, "an eighth of 64 MiB"
+    # The peer has the error before the call is over here.
+    wait_for(lambda: incoming(crowd, "evil")["open"] == {}, 5, "the call to be over")
     status = incoming(crowd, "evil")
     assert status["leased_bytes"] == status["leased_bytes_allowed"] == 8 * MIB
     assert status["refusals"] == {"leases": 1}
-    assert (status["open"], status["memory_bytes"]) == ({}, 0)
+    assert status["memory_bytes"] == 0
     name = 'moonmesh_guard_refusals_total{peer="evil",guard="leases",direction="in"}'
     assert crowd.counter("good", name) == 1
     # Asking again pins no more, and takes nothing from west, which is still served.
@@ -119,6 +123,50 @@ def read_big(store: Any, keys: list[str]) -> list[str]:
     return tiers
 
 
+def test_who_kills_the_serving_process_wins_no_leases_by_it(tmp_path: Path) -> None:
+    """What it had counted holds for the next one. Leases are long here, so that none ends meanwhile."""
+    with Federation(
+        tmp_path,
+        ("good", "evil"),
+        absent=["evil"],
+        master={"lease_ttl_ms": 300_000},
+        limits={"staging_hold_ms": 300_000},
+    ) as federation:
+        store = federation.store("good")
+        for key in KEYS:
+            assert store.put(key, content(key, MIB).tobytes()) == 0
+        assert store.flush_reports()
+        attacker = Attacker(federation)
+        for i in range(8):
+            request = peer_pb2.PullRequest(fingerprint=FINGERPRINT, keys=KEYS[i : i + 1])
+            raw = request.SerializeToString()
+            assert sum(map(len, attacker.channel.unary_stream(PULL_METHOD)(raw, timeout=20))) > MIB
+            if i % 3 == 2:
+                kill_serving(federation, "good", attacker)
+            leased = incoming(federation, "evil")["leased_bytes"]
+            assert leased == (i + 1) * MIB
+        kill_serving(federation, "good", attacker)
+        request = peer_pb2.PullRequest(fingerprint=FINGERPRINT, keys=KEYS[:1])
+        code, said = attacker.refused(PULL_METHOD, request.SerializeToString())
+        attacker.channel.close()
+        assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert "leases" in said
+        assert federation.status("good")["serving"]["restarts"] == 3
+
+
+def kill_serving(federation: Federation, name: str, attacker: Attacker) -> None:
+    """... and waits for the next one, and for a connection to it."""
+    old = federation.status(name)["serving"]["pid"]
+    os.kill(old, signal.SIGKILL)
+
+    def again() -> bool:
+        now = federation.status(name)["serving"]
+        return now["state"] == "serving" and now["pid"] not in (None, old)
+
+    wait_for(again, 30, "the next serving process")
+    grpc.channel_ready_future(attacker.channel).result(20)
+
+
 def test_a_gateway_that_is_told_to_run_unguarded_does_not_start(crowd: Federation) -> None:
     config = crowd.folder / "evil" / "group.toml"
     for extra, says in (
@@ -133,7 +181,7 @@ def test_a_gateway_that_is_told_to_run_unguarded_does_not_start(crowd: Federatio
 
 def gateway(config: Path, extra: dict[str, str]) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "federation.gateway", "-c", str(config)],
+        [sys.executable, "-m", "federation.gateway_process", "-c", str(config)],
         env={**environment(), **extra},
         capture_output=True,
         text=True,
@@ -158,4 +206,5 @@ def test_a_guard_that_is_switched_off_is_off_and_status_says_so(
         attacker.channel.close()
         assert sum(map(len, messages)) > len(KEYS) * MIB
         assert incoming(federation, "evil")["off"] == ["leases"]
-        assert "switched off for a test: leases" in federation.groups["good"].log("gateway")
+        for process in ("gateway", "serving"):
+            assert "switched off for a test: leases" in federation.groups["good"].log(process)

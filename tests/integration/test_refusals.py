@@ -68,7 +68,7 @@ def peer(federation: Federation, name: str, other: str) -> dict[str, object]:
 
 def test_a_group_that_is_not_in_peering_toml(crowd: Federation) -> None:
     wait_for(lambda: refused(crowd, "evil", "not a peer in peering.toml"), 20, "the refusal")
-    assert "not a peer in peering.toml" in crowd.groups["good"].log("gateway")
+    assert "not a peer in peering.toml" in crowd.groups["good"].log("serving")
     assert crowd.groups["evil"].config.name == "evil"
     wait_for(
         lambda: "not a peer in peering.toml" in str(peer(crowd, "evil", "good")["reason"]),
@@ -120,7 +120,7 @@ def test_a_certificate_that_does_not_hold(crowd: Federation, tmp_path: Path, cas
             list(channel.unary_stream(PULL_METHOD)(REQUEST, timeout=5))
         assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
     wait_for(lambda: refused(crowd, "unknown", why), 10, f"{crowd.status('good')['refused']}")
-    assert "andshake failed" in crowd.groups["good"].log("gateway")
+    assert "andshake failed" in crowd.groups["good"].log("serving")
 
 
 def test_an_engine_on_another_host_is_served_over_its_groups_own_mtls(crowd: Federation) -> None:

@@ -14,7 +14,8 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from federation.errors import TrustError
-from federation.peering import Peering
+from federation.peering import Membership, Peering, Sharing
+from federation.peers.callers import Callers
 from federation.trust.credentials import (
     Credentials,
     load_engine_credentials,
@@ -61,6 +62,7 @@ class East:
 
     def __post_init__(self) -> None:
         self.engine = gossip(self.credentials, self.peering)
+        self.callers = Callers.of(Membership(self.peering, Sharing({}, {}), self.credentials))
 
     @property
     def address(self) -> str:
@@ -68,7 +70,7 @@ class East:
 
     async def hello(self, request: peer_pb2.HelloRequest, context: Any) -> peer_pb2.HelloReply:
         try:
-            peer = self.peering.caller(self.credentials, context.auth_context())
+            peer = self.callers.identify(context.auth_context())
         except TrustError as error:
             self.refusals.record(error.where or "unknown", error.what, time.time())
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, error.what)

@@ -51,6 +51,7 @@ class Federation:
         limits: `[limits]` of every group.
         alive: whether to wait until all hear each other.
         gateway: added to `[gateway]` of every group.
+        master: `[master]` of every group.
     """
 
     def __init__(
@@ -64,6 +65,7 @@ class Federation:
         dram: str = "64 MiB",
         alive: bool = True,
         gateway: Mapping[str, Any] | None = None,
+        master: Mapping[str, Any] | None = None,
     ) -> None:
         self.folder = folder
         self.ports = {name: free_port_base() for name in names}
@@ -89,6 +91,7 @@ class Federation:
                 namespaces={"demo": NAMESPACE},
                 limits={"hello_interval_ms": 200, **(limits or {})},
                 stores={"count": 1, "dram": dram},
+                master=dict(master or {}),
             )
 
     def __enter__(self) -> Federation:

@@ -20,14 +20,15 @@ from federation.limits.errors import ShedError
 from federation.limits.guards import Guards
 from federation.limits.names import Failure
 from federation.limits.ticket import Cost, Ticket
-from federation.peering import PeerConfig, Sharing
+from federation.peering import Membership, PeerConfig, Sharing
+from federation.peers.callers import Callers
 from federation.peers.link import PeerLink
 from federation.peers.service import PeerService
 from federation.transfer.frames import Block, Decoder
 from federation.transfer.server import BlockServer
 from federation.trust.handshakes import RefusalLog
 from gossip.config import GossipConfig
-from gossip.engine import GossipEngine
+from gossip.engine import GossipEngine, Receipt
 from local_group.admin import Segment
 from local_group.holdings import Holdings
 from local_group.outcome import Outcome, Status
@@ -62,9 +63,18 @@ class Memory:
         return [Segment("s", "h:1", self.pool, 0, "OK"), Segment("t", "h:2", 1 << 40, 0, "LOST")]
 
 
-class NoSessions:
-    def note_positions(self, peer: str, positions: object) -> None:
-        pass
+class Hearing:
+    """Hellos that are judged at once, with no process in between."""
+
+    def __init__(self, engine: GossipEngine) -> None:
+        self._engine = engine
+
+    def receive(self, peer: str, hello: peer_pb2.HelloRequest) -> bool:
+        receipt = self._engine.receive_hello(peer, hello, time.monotonic())
+        return receipt is not Receipt.REJECTED
+
+    def reply(self) -> peer_pb2.HelloReply:
+        return self._engine.reply()
 
 
 class East:
@@ -80,15 +90,13 @@ class East:
             log_id=b"l" * 16, entries_max=1024, namespaces=[FP], changed=lambda fp: None
         )
         peering = made.peering("east", "west", "north")
+        sharing = Sharing({"west": frozenset({FP}), "north": frozenset({FP})}, {})
         blocks = BlockServer(
             store=self.memory, master=self.memory, holdings=self.holdings, limits=self.limits
         )
         self.service = PeerService(
-            credentials=self.credentials,
-            peering=peering,
-            sharing=Sharing({"west": frozenset({FP}), "north": frozenset({FP})}, {}),
-            gossip=gossip(made, "east", "west", "north"),
-            sessions=NoSessions(),  # type: ignore[arg-type]
+            callers=Callers.of(Membership(peering, sharing, self.credentials)),
+            hellos=Hearing(gossip(made, "east", "west", "north")),
             offers=self.offers,
             blocks=blocks,
             limits=self.limits,

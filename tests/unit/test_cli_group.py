@@ -242,7 +242,7 @@ def test_the_gateway_is_one_more_child(tmp_path: Path) -> None:
     path = write_group(tmp_path, port_base=24000, gateway=gateway)
     (spec,) = gateway_of(load_group(path), path)
     assert [use.port for use in spec.ports] == [24002, 24003]
-    assert spec.argv[1:] == ("-m", "federation.gateway", "-c", str(path))
+    assert spec.argv[1:] == ("-m", "federation.gateway_process", "-c", str(path))
     path = write_group(tmp_path, port_base=24000)
     assert gateway_of(load_group(path), path) == ()
 

@@ -5,8 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 
-from federation.config import GroupFile, Limits, load_group
+from federation.config import (
+    SERVING_BYTES_PER_BLOCK,
+    SERVING_OWN_BYTES,
+    GroupFile,
+    Limits,
+    load_group,
+)
 from local_group.config import load_place, parse_size, read_toml
 from local_group.errors import ConfigError
 from local_group.toml import find_line
@@ -314,3 +321,11 @@ def test_a_group_without_a_place(tmp_path: Path, text: str) -> None:
     file.write_text(text)
     with pytest.raises(ConfigError, match="data_dir"):
         load_place(file)
+
+
+def test_a_serving_process_must_be_allowed_what_it_holds() -> None:
+    small = {"bounce_bytes": 16 << 20, "block_bytes_max": 1 << 20, "holdings_blocks": 100_000}
+    least = SERVING_OWN_BYTES + (16 << 20) + 100_000 * SERVING_BYTES_PER_BLOCK
+    assert Limits(**small, serving_memory=least).serving_memory == least
+    with pytest.raises(ValidationError, match=f"at least {least}"):
+        Limits(**small, serving_memory=least - 1)

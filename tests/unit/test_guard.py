@@ -289,11 +289,11 @@ def test_status_says_how_each_direction_stands() -> None:
     ticket = let_in(peer.incoming)
     ticket.lease(7, 0.0)
     let_in(peer.outgoing).done(0.0, ok=False, kind_of_failure=Failure.SHED, retry_after=1.5)
-    status = peer.status(0.5)
-    assert status["incoming"]["open"] == {"pull": 1}
-    assert status["incoming"]["leased_bytes"] == 7
-    assert status["incoming"]["leased_bytes_allowed"] == 20 * MIB
-    assert status["outgoing"]["paused_s"] == {"pull": 1.0}
-    assert status["outgoing"]["failures"] == {"shed": 1}
-    assert status["outgoing"]["retries_left"] == 20
-    assert "off" not in status["outgoing"]
+    incoming, outgoing = peer.incoming.status(0.5), peer.outgoing.status(0.5)
+    assert incoming["open"] == {"pull": 1}
+    assert incoming["leased_bytes"] == 7
+    assert incoming["leased_bytes_allowed"] == 20 * MIB
+    assert outgoing["paused_s"] == {"pull": 1.0}
+    assert outgoing["failures"] == {"shed": 1}
+    assert outgoing["retries_left"] == 20
+    assert "off" not in outgoing

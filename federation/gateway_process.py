@@ -1,0 +1,83 @@
+"""The gateway as a process: starts the serving process, then loads everything and runs.
+
+python -m federation.gateway_process -c group.toml
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from federation.config import GroupFile, load_group
+from federation.errors import MoonmeshError
+from federation.peers.spawn import Spawner
+
+if TYPE_CHECKING:
+    from federation.peering import Membership
+
+log = logging.getLogger("moonmesh.gateway")
+
+
+async def _serve(config: GroupFile, member: Membership | None, spawner: Spawner | None) -> None:
+    from federation.gateway import Gateway
+
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    await Gateway(config, member, spawner).run(stop)
+
+
+def _start_serving(config: GroupFile) -> Spawner | None:
+    """The first serving process, which loads while we do; None for a group alone."""
+    if config.gateway.peering is None:
+        return None
+    spawner = Spawner(config)
+    try:
+        spawner.prepare()
+    except OSError as error:
+        raise MoonmeshError(
+            f"the serving process cannot be started: {error.strerror}",
+            where=str(error.filename or ""),
+        ) from error
+    return spawner
+
+
+def main() -> int:
+    """Runs a gateway in the foreground; the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m federation.gateway_process")
+    parser.add_argument("-c", "--config", type=Path, required=True, help="the group's group.toml")
+    path = parser.parse_args().config
+    logging.basicConfig(
+        level=logging.INFO,
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+        stream=sys.stderr,
+    )
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+    shutdown = None
+    try:
+        config = load_group(path)
+        spawner = _start_serving(config)
+        from federation import telemetry
+        from federation.peering import load_membership
+
+        shutdown = telemetry.shutdown
+        member = load_membership(config)
+        telemetry.setup("gateway", config.name, config.trace_dir)
+        asyncio.run(_serve(config, member, spawner))
+    except MoonmeshError as error:
+        print(f"error {error.code}: {error}", file=sys.stderr)
+        return error.exit_code
+    finally:
+        if shutdown is not None:
+            shutdown()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

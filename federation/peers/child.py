@@ -1,0 +1,381 @@
+"""The serving process as its gateway sees it: started, fed, watched, and started anew when it fails."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import subprocess
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from federation.config import Limits
+from federation.counters import counters
+from federation.errors import MoonmeshError
+from federation.peers.channel import Channel, ChannelError, message_bytes_max
+from federation.peers.feed import Feed
+from federation.peers.setup import Setup, write_setup
+from federation.peers.spawn import LOG_BYTES, Spawner
+from federation.peers.watch import GUARDS, Absorber, Watch
+from federation.timeouts import timeout
+from federation.trust.handshakes import RefusalLog
+from local_group.logs import how_it_ended, truncate
+from moonmesh.v1 import peer_pb2, serving_pb2
+
+log = logging.getLogger(__name__)
+
+TICK_SECONDS = 0.25
+"""Between two pings, and two looks at its memory: what it can grow by in between exceeds the cap."""
+START_SECONDS = 30.0
+"""Until it serves, silence is no fault: Python loads, and Mooncake holds the interpreter while it connects
+(4.4 s to a master that has just gone)."""
+BACKOFF_SECONDS = (0.1, 10.0)
+"""First and longest pause before it is started again; doubled in between."""
+STABLE_SECONDS = 60.0
+"""Serving for so long, its back-off starts anew."""
+STOP_SECONDS = 4.0
+"""From SIGTERM to SIGKILL; it gives calls under way 2 s."""
+ENDED_POLL_SECONDS = 0.01
+REPORT_TICKS = 4
+"""Ticks from one report of its counters to the next."""
+LOG_CHECK_TICKS = 120
+RESERVE_TICKS = 8
+"""Ticks for which one serves before the next is loaded in reserve: a start is not slowed down by it, and
+one that dies again and again does not cost twice."""
+
+
+class Gossip(Protocol):
+    """What becomes of what it hears, and what it is to answer."""
+
+    def heard(self, peer: str, hello: peer_pb2.HelloRequest) -> bool:
+        """A hello of a peer, well signed. False: it is not believed all the same."""
+
+    def disbelieved(self, peer: str, reason: str, detail: str, count: int) -> None:
+        """Hellos that are not well signed."""
+
+    def greeting(self) -> peer_pb2.HelloReply:
+        """What hellos are answered with."""
+
+
+class ServingProcess:
+    """Keeps one serving process running between `start` and `close`.
+
+    Args:
+        setup: what each is told first.
+        spawner: where they come from; closed with this.
+        feed: what is offered; nothing is sent of it before `begin`.
+        gone: told of a block that Mooncake has not: fingerprint, key, `since`.
+        refusals: gets the refusals that it reports.
+        on_problem: told what an operator has to know.
+    """
+
+    def __init__(
+        self,
+        setup: Setup,
+        spawner: Spawner,
+        feed: Feed,
+        gossip: Gossip,
+        *,
+        gone: Callable[[bytes, str, float], None],
+        refusals: RefusalLog,
+        on_problem: Callable[[str], None],
+    ) -> None:
+        self._setup = write_setup(setup)
+        self._callers = setup.callers
+        self._limits: Limits = setup.group.limits
+        self._spawner = spawner
+        self._feed = feed
+        self._gossip = gossip
+        self._gone = gone
+        self._refusals = refusals
+        self._on_problem = on_problem
+        self._process: subprocess.Popen[bytes] | None = None
+        self._watch = Watch()
+        self._absorber = Absorber(refusals)
+        self._details: Mapping[str, Any] = {}  # of the last one, while the next has told nothing
+        self._runner: asyncio.Task[None] | None = None
+        self._may_feed = asyncio.Event()
+        self._wake = asyncio.Event()
+        self._listening = asyncio.Event()
+        self._failed: MoonmeshError | None = None
+        self._verdicts: dict[str, bool] = {}
+        self._untold: set[str] = set()
+        self._ping = 0
+        self._report_wanted = False
+        self._reported = asyncio.Event()
+        self._started_at = 0.0
+        self._last_exit = ""
+        self.restarts = 0
+        """Times that it had to be started again."""
+
+    # For the gateway
+
+    def start(self) -> None:
+        """Starts it, for as long as `close` is not called."""
+        self._runner = asyncio.create_task(self._keep())
+
+    def begin(self) -> None:
+        """The holdings are what they were before the gateway's start: tell them."""
+        self._may_feed.set()
+
+    def nudge(self) -> None:
+        """There is something new to tell: blocks, or a greeting."""
+        self._wake.set()
+
+    async def listening(self) -> None:
+        """Returns once peers are served.
+
+        Raises:
+            MoonmeshError: it says that this cannot be, before it ever was.
+        """
+        assert self._runner is not None, "start comes first"
+        waiting = asyncio.create_task(self._listening.wait())
+        try:
+            await asyncio.wait({waiting, self._runner}, return_when=asyncio.FIRST_COMPLETED)
+            if self._runner.done():
+                self._runner.result()
+        finally:
+            waiting.cancel()
+
+    async def failed(self) -> None:
+        """Never returns; raises what ended the keeping of it, which is a defect."""
+        assert self._runner is not None, "start comes first"
+        await asyncio.shield(self._runner)
+
+    @property
+    def serves(self) -> bool:
+        """Whether peers are served now, as far as is known."""
+        return self._listening.is_set()
+
+    @property
+    def well(self) -> bool:
+        """Whether it serves, and its Mooncake client works."""
+        return self.serves and self._absorber.store_well
+
+    async def refresh(self, seconds: float) -> None:
+        """Its newest counters and refusals, or those it told last if it does not answer in time."""
+        if not self.serves:
+            return
+        self._reported.clear()
+        self._report_wanted = True
+        self._wake.set()
+        with contextlib.suppress(asyncio.TimeoutError):
+            async with timeout(seconds):
+                await self._reported.wait()
+
+    def status(self) -> dict[str, Any]:
+        """For `moonmesh status`."""
+        process = self._process
+        running = process is not None and process.poll() is None
+        return {
+            "pid": process.pid if process is not None and running else None,
+            "reserve_pid": self._spawner.reserve_pid,
+            "state": "serving" if self.serves else "starting" if running else "restarting",
+            "restarts": self.restarts,
+            "uptime_s": round(time.monotonic() - self._started_at, 3) if running else None,
+            "rss_bytes": resident_bytes(process.pid) if process is not None and running else None,
+            "memory_limit_bytes": self._limits.serving_memory,
+            "last_exit": self._last_exit,
+            "snapshots": self._feed.snapshots,
+            **{name: said for name, said in self._details.items() if name != GUARDS},
+        }
+
+    def guards(self, peer: str) -> dict[str, Any] | None:
+        """How it guards against a peer; None where none has told so far."""
+        found = self._details.get(GUARDS, {}).get(peer)
+        return found if isinstance(found, dict) else None
+
+    async def close(self) -> None:
+        """Ends it. Nothing of it runs when this returns."""
+        if self._runner is not None:
+            self._runner.cancel()
+            await asyncio.gather(self._runner, return_exceptions=True)
+        self._spawner.close()
+
+    # Its life
+
+    async def _keep(self) -> None:
+        pause = BACKOFF_SECONDS[0]
+        served = False
+        while True:
+            began = time.monotonic()
+            how = await self._one_life()
+            served = served or self.serves
+            self._listening.clear()
+            if self._failed is not None and not served:
+                raise self._failed
+            if time.monotonic() - began >= STABLE_SECONDS:
+                pause = BACKOFF_SECONDS[0]
+            self._last_exit = how
+            self.restarts += 1
+            counters.add("moonmesh_serving_restarts_total")
+            self._on_problem(f"the serving process {how}; again in {pause:g} s")
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, BACKOFF_SECONDS[1])
+
+    async def _one_life(self) -> str:
+        """From start to end of one process; how it ended."""
+        try:
+            spawned = self._spawner.take()
+        except OSError as error:
+            return f"cannot be started: {error.strerror}"
+        process = self._process = spawned.process
+        self._started_at = spawned.at
+        self._watch = Watch()
+        self._absorber = Absorber(self._refusals)
+        self._failed = None
+        self._feed.restart()
+        self._untold = {peer for peer, believed in self._verdicts.items() if not believed}
+        channel: Channel | None = None
+        parts: list[asyncio.Task[str]] = []
+        why = ""
+        try:
+            channel = await Channel.open(spawned.end, message_bytes_max(self._limits))
+            parts += [
+                asyncio.create_task(self._tell(channel)),
+                asyncio.create_task(self._hear(channel)),
+                asyncio.create_task(self._look_after(process)),
+            ]
+            await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
+            why = next((said for task in parts if task.done() and (said := task.result())), "")
+            # Otherwise its end of the channel is closed: it has ended, or is about to.
+            if not why and not await _ended(process):
+                why = "closed its channel and was killed"
+        except asyncio.CancelledError:
+            process.terminate()
+            await _ended(process)
+            raise
+        finally:
+            for task in parts:
+                task.cancel()
+            await asyncio.gather(*parts, return_exceptions=True)
+            process.kill()
+            await _ended(process)
+            if channel is None:
+                spawned.end.close()
+            else:
+                channel.close()
+        return self._told_why() or why or how_it_ended(process.returncode)
+
+    def _told_why(self) -> str:
+        return "" if self._failed is None else f"cannot serve: {self._failed}"
+
+    # What goes on in it. Each part returns why the process has to be killed.
+
+    async def _look_after(self, process: subprocess.Popen[bytes]) -> str:
+        silent_ticks = max(1, round(self._limits.serving_silence_ms / 1000 / TICK_SECONDS))
+        start_ticks = round(START_SECONDS / TICK_SECONDS)
+        ticks = served = 0
+        while True:
+            await asyncio.sleep(TICK_SECONDS)
+            ticks += 1
+            served += self.serves
+            if served == RESERVE_TICKS:
+                with contextlib.suppress(OSError):  # should it be needed, `take` tells why
+                    self._spawner.prepare()
+            allowed = silent_ticks if self.serves else start_ticks
+            if self._watch.tick() >= allowed:
+                counters.add("moonmesh_serving_silent_total")
+                return f"did not answer for {allowed * TICK_SECONDS:g} s and was killed"
+            used = resident_bytes(process.pid)
+            if used is not None and used > self._limits.serving_memory:
+                counters.add("moonmesh_serving_over_memory_total")
+                return f"used {used >> 20} MiB of memory and was killed"
+            self._ping += 1
+            self._report_wanted |= ticks % REPORT_TICKS == 0
+            self._wake.set()
+            if ticks % LOG_CHECK_TICKS == 0:
+                await asyncio.to_thread(truncate, self._spawner.log, LOG_BYTES)
+
+    async def _tell(self, channel: Channel) -> str:
+        pinged = self._ping
+        greeted: peer_pb2.HelloReply | None = None
+        try:
+            await channel.send(serving_pb2.ToServing(setup=self._setup))
+            while True:
+                self._wake.clear()
+                if self._ping != pinged or self._report_wanted:
+                    pinged = self._ping
+                    ping = serving_pb2.Ping(n=pinged, report=self._report_wanted)
+                    self._report_wanted = False
+                    await channel.send(serving_pb2.ToServing(ping=ping))
+                while self._untold:
+                    peer = self._untold.pop()
+                    verdict = serving_pb2.Verdict(peer=peer, believed=self._verdicts[peer])
+                    await channel.send(serving_pb2.ToServing(verdict=verdict))
+                greeting = self._gossip.greeting()
+                if greeting != greeted:
+                    greeted = greeting
+                    await channel.send(serving_pb2.ToServing(greeting=greeting))
+                message = self._feed.next() if self._may_feed.is_set() else None
+                if message is not None:
+                    await channel.send(message)
+                    await asyncio.sleep(0)  # a long snapshot must not keep the loop
+                else:
+                    await self._wake.wait()
+        except OSError:
+            return ""  # it has ended, or is about to
+
+    async def _hear(self, channel: Channel) -> str:
+        while True:
+            try:
+                message = await channel.receive(serving_pb2.FromServing)
+                if message is None:
+                    return ""
+                self._take(message)
+            except (ChannelError, ValueError) as error:
+                counters.add("moonmesh_serving_nonsense_total")
+                return f"sent what it may not ({error}) and was killed"
+
+    def _take(self, message: serving_pb2.FromServing) -> None:
+        which = message.WhichOneof("what")
+        if which == "pong":
+            self._watch.pong()
+            if message.pong.HasField("report"):
+                self._absorber.absorb(message.pong.report)
+                self._details = self._absorber.details
+                self._reported.set()
+        elif which == "heard":
+            peer = self._known(message.heard.peer)
+            believed = self._gossip.heard(peer, message.heard.hello)
+            if self._verdicts.get(peer, True) != believed:
+                self._verdicts[peer] = believed
+                self._untold.add(peer)
+                self._wake.set()
+        elif which == "disbelieved":
+            said = message.disbelieved
+            self._gossip.disbelieved(self._known(said.peer), said.reason, said.detail, said.count)
+        elif which == "gone":
+            for block in message.gone.blocks:
+                self._gone(message.gone.fingerprint, block.key, block.since)
+        elif which == "listening":
+            self._listening.set()
+        elif which == "failed":
+            said_so = message.failed
+            self._failed = MoonmeshError(said_so.what, where=said_so.where, hint=said_so.hint)
+
+    def _known(self, peer: str) -> str:
+        if peer not in self._callers:
+            raise ValueError("a hello of no peer")
+        return peer
+
+
+async def _ended(process: subprocess.Popen[bytes]) -> bool:
+    """Waits for a process that is ending, for at most `STOP_SECONDS`; whether it has ended."""
+    end = time.monotonic() + STOP_SECONDS
+    while process.poll() is None:
+        if time.monotonic() >= end:
+            return False
+        await asyncio.sleep(ENDED_POLL_SECONDS)
+    return True
+
+
+def resident_bytes(pid: int) -> int | None:
+    """Memory that a process has in use; None if there is no such process."""
+    try:
+        with open(f"/proc/{pid}/statm", "rb") as file:
+            return int(file.read(256).split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, IndexError):
+        return None

@@ -1,0 +1,186 @@
+"""The serving process's end of the channel: hellos go up to the gateway, its answers come down.
+
+What waits to be sent is kept as state (the newest hello of each peer, a count of bad ones), so a peer
+that floods us costs the gateway no more than one that does not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from itertools import islice
+
+from federation.counters import counters
+from federation.peers.callers import Callers
+from federation.peers.channel import Channel
+from federation.peers.feed import Replica
+from federation.timeouts import timeout
+from gossip.config import GossipConfig
+from gossip.statement import Reason, StatementError, read_hello
+from local_group.holdings import Held
+from moonmesh.v1 import peer_pb2, serving_pb2
+
+GONE_MAX = 65_536
+"""Withdrawals that wait to be told; more are not, and the next key listing finds them."""
+GONE_PER_MESSAGE = 256
+
+
+class Relay:
+    """Hellos of peers, checked here as far as a single one can be; withdrawals; pings.
+
+    Args:
+        callers: who may ask.
+        report: what this process says of itself, for the gateway's `status`.
+    """
+
+    def __init__(
+        self,
+        channel: Channel,
+        replica: Replica,
+        *,
+        callers: Callers,
+        config: GossipConfig,
+        report: Callable[[], serving_pb2.ServingReport],
+    ) -> None:
+        self._channel = channel
+        self._replica = replica
+        self._callers = callers
+        self._config = config
+        self._report = report
+        self._greeting: peer_pb2.HelloReply | None = None
+        self._refused: set[str] = set()
+        self._wake = asyncio.Event()
+        self._may_serve = asyncio.Event()
+        # Waiting to be sent.
+        self._urgent: list[serving_pb2.FromServing] = []
+        self._heard: dict[str, peer_pb2.HelloRequest] = {}
+        self._heard_at: dict[str, float] = {}
+        self._disbelieved: dict[tuple[str, Reason], tuple[str, int]] = {}
+        self._gone: dict[tuple[bytes, str], float] = {}
+
+    # For PeerService
+
+    def receive(self, peer: str, hello: peer_pb2.HelloRequest) -> bool:
+        """Passes a hello on; False where it, or the one before it, is not believed.
+
+        What this one says against earlier ones the gateway finds out, after it was answered; so an
+        answer may be one hello late.
+        """
+        try:
+            read_hello(
+                hello,
+                group=peer,
+                federation=self._callers.federation,
+                keys=self._callers[peer].keys,
+                config=self._config,
+            )
+        except StatementError as error:
+            _, count = self._disbelieved.get((peer, error.reason), ("", 0))
+            self._disbelieved[(peer, error.reason)] = (error.detail, count + 1)
+            self._wake.set()
+            return False
+        if peer in self._heard:
+            counters.add("moonmesh_hellos_superseded_total")
+        self._heard[peer] = hello
+        self._wake.set()
+        return peer not in self._refused
+
+    def reply(self) -> peer_pb2.HelloReply:
+        """The gateway's newest statement."""
+        message = peer_pb2.HelloReply()
+        if self._greeting is not None:  # without one, nobody is served
+            message.CopyFrom(self._greeting)
+        return message
+
+    def gone(self, fingerprint: bytes, key: str, held: Held) -> None:
+        """Mooncake turned out not to have a block."""
+        if len(self._gone) >= GONE_MAX:
+            counters.add("moonmesh_withdrawals_untold_total")
+            return
+        self._gone[(fingerprint, key)] = held.since
+        self._wake.set()
+
+    # For the composition root
+
+    async def may_serve(self) -> None:
+        """Returns once blocks and greeting are here."""
+        await self._may_serve.wait()
+
+    def say(self, message: serving_pb2.FromServing) -> None:
+        """Sends something before everything else."""
+        self._urgent.append(message)
+        self._wake.set()
+
+    async def listen(self) -> None:
+        """Takes what the gateway says; returns when it is gone."""
+        while True:
+            message = await self._channel.receive(serving_pb2.ToServing)
+            if message is None:
+                return
+            which = message.WhichOneof("what")
+            if which == "ping":
+                pong = serving_pb2.Pong(n=message.ping.n)
+                if message.ping.report:
+                    pong.report.CopyFrom(self._report())
+                self._urgent = [m for m in self._urgent if m.WhichOneof("what") != "pong"]
+                self.say(serving_pb2.FromServing(pong=pong))
+            elif which == "greeting":
+                self._greeting = message.greeting
+            elif which == "verdict":
+                change = self._refused.discard if message.verdict.believed else self._refused.add
+                change(message.verdict.peer)
+            else:
+                self._replica.apply(message)
+            if self._greeting is not None and self._replica.complete:
+                self._may_serve.set()
+
+    async def speak(self) -> None:
+        """Sends what there is to say, until the gateway is gone."""
+        while True:
+            self._wake.clear()
+            later = float("inf")
+            try:
+                while self._urgent:
+                    await self._channel.send(self._urgent.pop(0))
+                for message in self._waiting():
+                    await self._channel.send(message)
+                later = await self._pass_hellos()
+            except OSError:
+                return
+            with contextlib.suppress(asyncio.TimeoutError):
+                async with timeout(None if later == float("inf") else later):
+                    await self._wake.wait()
+
+    def _waiting(self) -> Iterator[serving_pb2.FromServing]:
+        while self._disbelieved:
+            (peer, reason), (detail, count) = self._disbelieved.popitem()
+            yield serving_pb2.FromServing(
+                disbelieved=serving_pb2.Disbelieved(
+                    peer=peer, reason=reason.value, detail=detail, count=count
+                )
+            )
+        while self._gone:
+            fingerprint = next(iter(self._gone))[0]
+            message = serving_pb2.FromServing()
+            message.gone.fingerprint = fingerprint
+            for name in list(islice(self._gone, GONE_PER_MESSAGE)):
+                if name[0] == fingerprint:
+                    message.gone.blocks.add(key=name[1], since=self._gone.pop(name))
+            yield message
+
+    async def _pass_hellos(self) -> float:
+        """Sends the hellos whose peers have not been passed on just now; seconds until the next."""
+        soonest = float("inf")
+        for peer in list(self._heard):
+            now = time.monotonic()
+            wait = self._heard_at.get(peer, float("-inf")) + self._config.hello_min_gap - now
+            if wait > 0:
+                soonest = min(soonest, wait)
+                continue
+            self._heard_at[peer] = now
+            hello = self._heard.pop(peer)
+            heard = serving_pb2.Heard(peer=peer, hello=hello)
+            await self._channel.send(serving_pb2.FromServing(heard=heard))
+        return soonest

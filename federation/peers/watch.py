@@ -1,0 +1,77 @@
+"""Whether the serving process answers, and what it says of itself; sans-IO."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from federation.counters import counters
+from federation.trust.handshakes import RefusalLog
+from moonmesh.v1 import serving_pb2
+
+GUARDS = "guards"
+"""Where in the details of a report its guards are, by peer."""
+
+
+class Watch:
+    """Counts the ticks without an answer.
+
+    Ticks of the watcher and not seconds: a gateway that was itself stopped, or starved of CPU, finds
+    that much time has passed, and must not kill a process that could not know.
+    """
+
+    def __init__(self) -> None:
+        self._answered = False
+        self._silent = 0
+
+    def tick(self) -> int:
+        """One tick is over; how many there were since the last answer, this one included."""
+        self._silent = 0 if self._answered else self._silent + 1
+        self._answered = False
+        return self._silent
+
+    def pong(self) -> None:
+        """It has answered."""
+        self._answered = True
+
+
+class Absorber:
+    """Adds what one process reports to the gateway's own counters and refusals.
+
+    It reports totals since it began; what they have grown by is added, so that they outlive it.
+    """
+
+    def __init__(self, refusals: RefusalLog) -> None:
+        self._refusals = refusals
+        self._counters: dict[str, int] = {}
+        self._refused: dict[tuple[str, str], int] = {}
+        self.store_well = True
+        """Its Mooncake client's breaker is closed."""
+        self.details: Mapping[str, Any] = {}
+        """For `status`."""
+
+    def absorb(self, report: serving_pb2.ServingReport) -> None:
+        """Takes a report.
+
+        Raises:
+            ValueError: it is none that a serving process makes.
+        """
+        for name, total in report.counters.items():
+            grown = total - self._counters.get(name, 0)
+            if grown > 0:
+                counters.add(name, grown)
+                self._counters[name] = total
+        refused = {(each.who, each.reason): each for each in report.refused}
+        for (who, reason), each in reversed(refused.items()):  # the latest comes first in a report
+            before = self._refused.get((who, reason), 0)
+            # Below what it was: the entry was dropped for others, and began anew.
+            grown = each.count - before if each.count >= before else each.count
+            if grown:
+                self._refusals.record(who, reason, each.last_at, grown)
+        self._refused = {key: each.count for key, each in refused.items()}
+        self.store_well = report.store_well
+        details = json.loads(report.details_json)
+        if not isinstance(details, dict):
+            raise ValueError("its details are no object")
+        self.details = details

@@ -1,0 +1,249 @@
+"""The serving process: what peers may ask of a group, in a process of its own beside the gateway.
+
+Its gateway starts it, tells it who it is, what is offered and what to answer to hellos, and starts it
+anew when it ends, hangs or grows too large. It keeps nothing that matters: it can be killed at any
+moment. It opens no file of the group but its traces.
+
+python -m federation.serving CHANNEL LEASES    (descriptors; see federation/peers/spawn.py)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import random
+import resource
+import signal
+import socket
+import sys
+import time
+from dataclasses import asdict
+
+from federation import telemetry
+from federation.catalog.offers import Offers
+from federation.config import Limits
+from federation.counters import counters
+from federation.endpoints import Endpoints
+from federation.errors import MoonmeshError
+from federation.limits.guards import make_guards
+from federation.local_store import ADMIN_SECONDS, connect_store
+from federation.peers.channel import Channel, message_bytes_max, receive_now, send_now
+from federation.peers.feed import Replica
+from federation.peers.gossip_config import gossip_config
+from federation.peers.lease_book import LeaseBook
+from federation.peers.relay import Relay
+from federation.peers.service import PeerService
+from federation.peers.setup import Setup, read_setup
+from federation.peers.watch import GUARDS
+from federation.timeouts import unless
+from federation.transfer.server import BlockServer
+from federation.trust.handshakes import RefusalLog, StderrWatch
+from local_group.admin import AdminClient
+from local_group.breaker import BreakerState
+from local_group.store import StoreClient
+from moonmesh.v1 import serving_pb2
+
+log = logging.getLogger("moonmesh.serving")
+
+RESERVED_BYTES = 768 * 1024 * 1024
+"""Memory that is asked for and never touched (thread stacks, allocator arenas): measured 500 MiB. It is
+added to `serving_memory` where the kernel counts what is asked for."""
+
+
+class Serving:
+    """All parts of one serving process.
+
+    Args:
+        setup: what the group is to its peers.
+        leases: what was counted by the process before this one.
+    """
+
+    def __init__(self, setup: Setup, leases: LeaseBook) -> None:
+        self._config = config = setup.group
+        self._setup = setup
+        self._guards = make_guards(config, setup.callers, random.Random(), os.environ)
+        for name, page in leases.pages.items():
+            self._guards[name].incoming.carry_on(page, time.monotonic())
+        self._refusals = RefusalLog()
+        self._store: StoreClient | None = None
+        self._service: PeerService | None = None
+        self._offers = Offers(
+            log_id=os.urandom(16),
+            entries_max=config.limits.log_entries,
+            namespaces=setup.callers.all_exported,
+            changed=self._moved,
+        )
+        self._replica = Replica(
+            blocks_max=config.limits.holdings_blocks,
+            hop_limit=config.limits.hop_limit,
+            on_change=self._offers.take,
+        )
+
+    async def run(self, end: socket.socket, stop: asyncio.Event) -> None:
+        """Serves until `stop` is set, or the gateway is gone.
+
+        Raises:
+            MoonmeshError: the address for peers cannot be had, or the gateway talks nonsense.
+        """
+        channel = await Channel.open(end, message_bytes_max(self._config.limits))
+        relay = Relay(
+            channel,
+            self._replica,
+            callers=self._setup.callers,
+            config=gossip_config(self._config.limits),
+            report=self._report,
+        )
+        with StderrWatch(self._refusals):
+            work = asyncio.create_task(self._serve(relay, stop))
+            parts = [asyncio.create_task(relay.listen()), asyncio.create_task(relay.speak())]
+            try:
+                await asyncio.wait({work, *parts}, return_when=asyncio.FIRST_COMPLETED)
+                for task in (work, *parts):
+                    if task.done():
+                        task.result()
+            finally:
+                stop.set()
+                await asyncio.gather(work, return_exceptions=True)
+                for task in parts:
+                    task.cancel()
+                await asyncio.gather(*parts, return_exceptions=True)
+                channel.close()
+
+    async def _serve(self, relay: Relay, stop: asyncio.Event) -> None:
+        config, limits, setup = self._config, self._config.limits, self._setup
+        store = self._store = await connect_store(config, stop)
+        if store is None:
+            return
+        admin = AdminClient(config.admin_url, ADMIN_SECONDS)
+        endpoints = Endpoints()
+        self._service = PeerService(
+            callers=setup.callers,
+            hellos=relay,
+            offers=self._offers,
+            blocks=BlockServer(
+                store=store,
+                master=admin,
+                holdings=self._replica.holdings,
+                limits=limits,
+                gone=relay.gone,
+            ),
+            limits=limits,
+            guards=self._guards,
+            refusals=self._refusals,
+        )
+        try:
+            if await unless(stop, relay.may_serve()):
+                stand_back(limits.serving_nice)
+                await endpoints.serve_peers(config, self._service, setup.tls)
+                relay.say(serving_pb2.FromServing(listening=serving_pb2.Listening()))
+                log.info("serves peers; %d blocks are offered", len(self._replica.holdings))
+                await stop.wait()
+        finally:
+            await endpoints.stop()
+            await admin.close()
+            await asyncio.to_thread(store.close)
+
+    def _moved(self, fingerprint: bytes) -> None:
+        if self._service is not None:
+            self._service.moved(fingerprint)
+
+    def _report(self) -> serving_pb2.ServingReport:
+        stats = self._store.stats() if self._store is not None else None
+        now = time.monotonic()
+        details = {
+            GUARDS: {name: guard.incoming.status(now) for name, guard in self._guards.items()},
+            "blocks": len(self._replica.holdings),
+            "store": None if stats is None else asdict(stats),
+            "telemetry": telemetry.stats(),
+        }
+        return serving_pb2.ServingReport(
+            counters=counters.snapshot(),
+            refused=(
+                serving_pb2.RefusedEntry(
+                    who=each.who, reason=each.reason, count=each.count, last_at=each.last_at
+                )
+                for each in self._refusals.entries()
+            ),
+            store_well=stats is not None and stats.breaker == BreakerState.CLOSED.value,
+            details_json=json.dumps(details),
+        )
+
+
+def restrict(limits: Limits) -> None:
+    """Takes from this process, for good, what it must not have.
+
+    Memory is bounded twice. The gateway ends us when more than `serving_memory` is in use; should
+    that grow faster than it looks, the kernel gives no more. RLIMIT_AS cannot serve for the second:
+    Mooncake asks for 2.9 GB of addresses, uses 0.15, and hangs where it does not get them.
+    """
+    _lower(resource.RLIMIT_DATA, limits.serving_memory + RESERVED_BYTES)
+    _lower(resource.RLIMIT_NOFILE, limits.serving_descriptors)
+
+
+def stand_back(steps: int) -> None:
+    """Raises the niceness of every thread of this process.
+
+    Once it is loaded, before the first peer is let in: the start should not take longer than it has to.
+    Linux has a niceness for each thread, and a new one has that of its maker; a second round finds
+    those that were made during the first.
+    """
+    for _ in range(2):
+        for name in os.listdir("/proc/self/task"):
+            with contextlib.suppress(ProcessLookupError):  # it has just ended
+                os.setpriority(os.PRIO_PROCESS, int(name), steps)
+
+
+def _lower(which: int, value: int) -> None:
+    _, hard = resource.getrlimit(which)
+    if hard != resource.RLIM_INFINITY:
+        value = min(value, hard)
+    resource.setrlimit(which, (value, value))
+
+
+async def _run(setup: Setup, leases: LeaseBook, end: socket.socket) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    await Serving(setup, leases).run(end, stop)
+
+
+def main() -> int:
+    """Runs a serving process; the exit code."""
+    channel, book = map(int, sys.argv[1:])
+    logging.basicConfig(
+        level=logging.INFO,
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+        stream=sys.stderr,
+    )
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+    end = socket.socket(fileno=channel)
+    end.set_inheritable(False)
+    farewell = end.dup()
+    try:
+        first = receive_now(end, serving_pb2.ToServing)  # it may wait here for days, in reserve
+        if first is None:
+            return 0
+        setup = read_setup(first.setup)
+        restrict(setup.group.limits)
+        leases = LeaseBook(book, setup.callers)
+        os.close(book)
+        telemetry.setup("serving", setup.group.name, setup.group.trace_dir)
+        asyncio.run(_run(setup, leases, end))
+    except MoonmeshError as error:
+        print(f"error {error.code}: {error}", file=sys.stderr)
+        failed = serving_pb2.Failed(
+            code=error.code, what=error.what, where=error.where, hint=error.hint
+        )
+        send_now(farewell, serving_pb2.FromServing(failed=failed), message_bytes_max(Limits()))
+        return error.exit_code
+    finally:
+        telemetry.shutdown()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

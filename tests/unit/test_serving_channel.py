@@ -1,0 +1,347 @@
+"""The channel between a gateway and its serving process, and what each end makes of the other."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import struct
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from federation.config import Limits, load_group
+from federation.counters import counters
+from federation.peers.callers import Caller, Callers
+from federation.peers.channel import Channel, ChannelError, message_bytes_max
+from federation.peers.child import ServingProcess
+from federation.peers.feed import Feed, Replica
+from federation.peers.relay import GONE_MAX, Relay
+from federation.peers.setup import Setup
+from federation.peers.spawn import Spawner
+from federation.peers.watch import Absorber, Watch
+from federation.timeouts import timeout
+from federation.trust.credentials import TlsIdentity
+from federation.trust.handshakes import RefusalLog
+from gossip.config import GossipConfig
+from gossip.statement import Statement, sign
+from gossip.version import Version
+from local_group.holdings import Held, Holdings
+from moonmesh.v1 import peer_pb2, serving_pb2
+from tests.support.groups import write_group
+from tests.support.wait import wait_for_async
+
+CAP = 16_384
+CONFIG = GossipConfig.test()
+KEY, STRANGER = Ed25519PrivateKey.generate(), Ed25519PrivateKey.generate()
+HELD = Held(5, b"d" * 16, "", 0, 0, 1.5)
+
+
+@dataclass
+class Ends:
+    gateway: Channel
+    serving: Channel
+    raw: socket.socket
+    """The gateway's end, without framing."""
+
+
+@pytest.fixture
+async def ends() -> AsyncIterator[Ends]:
+    one, other = socket.socketpair()
+    raw = one.dup()
+    raw.setblocking(True)
+    both = Ends(await Channel.open(one, CAP), await Channel.open(other, CAP), raw)
+    yield both
+    both.gateway.close()
+    both.serving.close()
+    raw.close()
+
+
+async def test_messages_arrive_whole_and_in_order(ends: Ends) -> None:
+    for n in range(3):
+        await ends.gateway.send(serving_pb2.ToServing(ping=serving_pb2.Ping(n=n)))
+    got = [await ends.serving.receive(serving_pb2.ToServing) for _ in range(3)]
+    assert [message.ping.n for message in got if message] == [0, 1, 2]
+
+
+async def test_the_end_of_the_other_side_is_the_end(ends: Ends) -> None:
+    ends.raw.shutdown(socket.SHUT_RDWR)
+    assert await ends.serving.receive(serving_pb2.ToServing) is None
+
+
+async def test_a_message_above_the_limit_is_neither_sent_nor_read(ends: Ends) -> None:
+    exact = serving_pb2.ToServing()
+    exact.verdict.peer = "x"
+    exact.verdict.peer = "x" * (1 + CAP - exact.ByteSize() - 2)
+    assert exact.ByteSize() == CAP
+    await ends.gateway.send(exact)
+    assert await ends.serving.receive(serving_pb2.ToServing) == exact
+    exact.verdict.peer += "x"
+    with pytest.raises(ChannelError, match="is the limit"):
+        await ends.gateway.send(exact)
+    ends.raw.sendall(struct.pack(">I", CAP + 1))
+    with pytest.raises(ChannelError, match="is the limit"):
+        await ends.serving.receive(serving_pb2.ToServing)
+
+
+async def test_bytes_that_are_no_message(ends: Ends) -> None:
+    ends.raw.sendall(struct.pack(">I", 3) + b"\xff\xff\xff")
+    with pytest.raises(ChannelError, match="no message"):
+        await ends.serving.receive(serving_pb2.ToServing)
+
+
+def test_the_longest_hello_and_the_fullest_page_of_blocks_fit() -> None:
+    limits = Limits()
+    blocks = serving_pb2.ToServing()
+    blocks.blocks.fingerprint = b"f" * 16
+    for _ in range(256):
+        blocks.blocks.offered.add(
+            key="k" * limits.key_bytes_max,
+            size=1 << 30,
+            digest=b"d" * 16,
+            rival=b"r" * 16,
+            origin="o" * 31,
+            epoch=1 << 32,
+            hops=1,
+            since=1.0,
+        )
+    assert blocks.ByteSize() < message_bytes_max(limits)
+    assert limits.control_message_bytes_max + 1024 < message_bytes_max(limits)
+
+
+# The serving process's end
+
+
+def hello(seq: int, key: Ed25519PrivateKey = KEY, group: str = "west") -> peer_pb2.HelloRequest:
+    statement = Statement(
+        federation="f", group=group, version=Version(1, seq), boot_nonce=b"n" * 16
+    )
+    message = peer_pb2.HelloRequest()
+    sign(statement, key, CONFIG).write(message.statement)
+    return message
+
+
+class Talk:
+    """A relay whose gateway is this test."""
+
+    def __init__(self, ends: Ends) -> None:
+        self.ends = ends
+        self.relay = Relay(
+            ends.serving,
+            Replica(blocks_max=10, hop_limit=1, on_change=lambda _: None),
+            callers=Callers("f", [Caller("west", [KEY.public_key()], frozenset())]),
+            config=CONFIG,
+            report=lambda: serving_pb2.ServingReport(details_json="{}"),
+        )
+        self.tasks = [
+            asyncio.create_task(self.relay.listen()),
+            asyncio.create_task(self.relay.speak()),
+        ]
+
+    async def say(self, message: serving_pb2.ToServing) -> None:
+        await self.ends.gateway.send(message)
+
+    async def next(self, which: str) -> serving_pb2.FromServing:
+        async with timeout(5):
+            message = await self.ends.gateway.receive(serving_pb2.FromServing)
+        assert message is not None
+        assert message.WhichOneof("what") == which
+        return message
+
+
+@pytest.fixture
+async def talk(ends: Ends) -> AsyncIterator[Talk]:
+    talk = Talk(ends)
+    yield talk
+    for task in talk.tasks:
+        task.cancel()
+    await asyncio.gather(*talk.tasks, return_exceptions=True)
+
+
+async def test_a_hello_that_is_well_signed_is_passed_on_byte_for_byte(talk: Talk) -> None:
+    said = hello(1)
+    assert talk.relay.receive("west", said)
+    heard = (await talk.next("heard")).heard
+    assert (heard.peer, heard.hello) == ("west", said)
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        (hello(1, STRANGER), "bad_signature"),
+        (hello(1, group="east"), "other_group"),
+        (peer_pb2.HelloRequest(), "bad_signature"),
+    ],
+)
+async def test_one_that_is_not_is_refused_at_once_and_counted(
+    talk: Talk, said: peer_pb2.HelloRequest, reason: str
+) -> None:
+    assert [talk.relay.receive("west", said) for _ in range(3)] == [False] * 3
+    told = (await talk.next("disbelieved")).disbelieved
+    assert (told.peer, told.reason, told.count) == ("west", reason, 3)
+    assert talk.relay.receive("west", hello(2)), "the next one is heard on its own merits"
+
+
+async def test_a_flood_of_hellos_reaches_the_gateway_as_its_newest_one(talk: Talk) -> None:
+    talk.relay.receive("west", hello(1))
+    await talk.next("heard")
+    began = asyncio.get_running_loop().time()
+    for seq in range(2, 500):
+        assert talk.relay.receive("west", hello(seq))
+    heard = (await talk.next("heard")).heard
+    assert heard.hello == hello(499)
+    assert asyncio.get_running_loop().time() - began >= CONFIG.hello_min_gap / 2
+    assert not talk.relay._heard
+
+
+async def test_what_the_gateway_made_of_a_hello_is_the_answer_to_the_next(talk: Talk) -> None:
+    verdict = serving_pb2.Verdict(peer="west", believed=False)
+    await talk.say(serving_pb2.ToServing(verdict=verdict))
+    await wait_for_async(lambda: not talk.relay.receive("west", hello(1)), 5, "the verdict")
+    assert (await talk.next("heard")).heard.hello == hello(1), "refused, and heard all the same"
+    verdict.believed = True
+    await talk.say(serving_pb2.ToServing(verdict=verdict))
+    await wait_for_async(lambda: talk.relay.receive("west", hello(2)), 5, "the verdict")
+
+
+async def test_nobody_is_served_before_blocks_and_greeting_are_here(talk: Talk) -> None:
+    waiting = asyncio.create_task(talk.relay.may_serve())
+    await talk.say(serving_pb2.ToServing(snapshot_begin=serving_pb2.SnapshotBegin()))
+    await talk.say(serving_pb2.ToServing(snapshot_end=serving_pb2.SnapshotEnd()))
+    await talk.say(serving_pb2.ToServing(ping=serving_pb2.Ping(n=1, report=True)))
+    pong = (await talk.next("pong")).pong
+    assert (pong.n, pong.HasField("report")) == (1, True)
+    assert not waiting.done()
+    greeting = peer_pb2.HelloReply()
+    greeting.versions.add(group="east", epoch=1, seq=1)
+    await talk.say(serving_pb2.ToServing(greeting=greeting))
+    async with timeout(5):
+        await waiting
+    reply = talk.relay.reply()
+    assert reply == greeting
+    reply.positions.add()
+    assert talk.relay.reply() == greeting, "a reply is its caller's own"
+
+
+async def test_blocks_that_are_gone_are_told_with_their_since(talk: Talk) -> None:
+    for i in range(300):
+        talk.relay.gone(b"f" * 16, f"k{i}", HELD)
+    told: dict[str, float] = {}
+    while len(told) < 300:
+        gone = (await talk.next("gone")).gone
+        assert gone.fingerprint == b"f" * 16
+        told |= {block.key: block.since for block in gone.blocks}
+    assert set(told.values()) == {1.5}
+
+
+async def test_withdrawals_that_wait_are_bounded(ends: Ends) -> None:
+    talk = Talk(ends)
+    for task in talk.tasks:
+        task.cancel()
+    before = counters.snapshot().get("moonmesh_withdrawals_untold_total", 0)
+    for i in range(GONE_MAX + 2):
+        talk.relay.gone(b"f" * 16, f"k{i}", HELD)
+    assert len(talk.relay._gone) == GONE_MAX
+    assert counters.snapshot()["moonmesh_withdrawals_untold_total"] == before + 2
+
+
+async def test_a_gateway_that_is_gone_ends_the_relay(talk: Talk) -> None:
+    talk.ends.raw.shutdown(socket.SHUT_RDWR)
+    async with timeout(5):
+        await talk.tasks[0]
+
+
+# The gateway's view
+
+
+def test_silence_is_counted_in_ticks_since_the_last_answer() -> None:
+    watch = Watch()
+    assert [watch.tick(), watch.tick()] == [1, 2]
+    watch.pong()
+    watch.pong()
+    assert [watch.tick(), watch.tick(), watch.tick()] == [0, 1, 2]
+
+
+def report(total: int, *refused: tuple[str, int]) -> serving_pb2.ServingReport:
+    message = serving_pb2.ServingReport(details_json=json.dumps({"blocks": total}))
+    message.counters["moonmesh_absorbed_test_total"] = total
+    for who, count in refused:
+        message.refused.add(who=who, reason="r", count=count, last_at=float(count))
+    return message
+
+
+def test_what_it_counted_outlives_it() -> None:
+    def total() -> int:
+        return counters.snapshot().get("moonmesh_absorbed_test_total", 0)
+
+    before, log = total(), RefusalLog()
+    first = Absorber(log)
+    first.absorb(report(5, ("evil", 2)))
+    first.absorb(report(7, ("evil", 3), ("bad", 1)))
+    second = Absorber(log)  # of the next process, which begins at 0
+    second.absorb(report(4, ("evil", 1)))
+    assert total() - before == 11
+    assert {entry.who: entry.count for entry in log.entries()} == {"evil": 4, "bad": 1}
+    assert second.details == {"blocks": 4}
+
+
+@pytest.mark.parametrize("details", ["", "[]", "{"])
+def test_a_report_that_is_none_is_refused(details: str) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011 - json's own, or ours
+        Absorber(RefusalLog()).absorb(serving_pb2.ServingReport(details_json=details))
+
+
+def test_a_counter_with_no_counters_name_is_refused() -> None:
+    message = serving_pb2.ServingReport(details_json="{}")
+    message.counters["rm -rf"] = 1
+    with pytest.raises(ValueError, match="counter"):
+        Absorber(RefusalLog()).absorb(message)
+
+
+async def test_a_verdict_is_told_when_it_changes_and_to_each_new_process(tmp_path: Path) -> None:
+    class Doubt:
+        believes = False
+
+        def heard(self, peer: str, hello: peer_pb2.HelloRequest) -> bool:
+            return self.believes
+
+        def disbelieved(self, peer: str, reason: str, detail: str, count: int) -> None:
+            raise AssertionError("nobody said so")
+
+        def greeting(self) -> peer_pb2.HelloReply:
+            return peer_pb2.HelloReply()
+
+    group = load_group(write_group(tmp_path, port_base=7400))
+    tls = TlsIdentity("", b"", b"", b"", datetime.now(timezone.utc))
+    holdings = Holdings(blocks_max=10, hop_limit=1, on_change=lambda _: None)
+    doubt = Doubt()
+    process = ServingProcess(
+        Setup(group, Callers("f", [Caller("west", [], frozenset())]), tls),
+        Spawner(group),
+        Feed(holdings, []),
+        doubt,
+        gone=lambda fingerprint, key, since: None,
+        refusals=RefusalLog(),
+        on_problem=lambda what: None,
+    )
+    heard = serving_pb2.FromServing(heard=serving_pb2.Heard(peer="west", hello=hello(1)))
+    process._take(heard)
+    assert (process._verdicts, process._untold) == ({"west": False}, {"west"})
+    process._untold.clear()
+    process._take(heard)
+    assert not process._untold, "the same again is not told again"
+    doubt.believes = True
+    process._take(heard)
+    assert (process._verdicts, process._untold) == ({"west": True}, {"west"})
+    heard.heard.peer = "nobody"
+    with pytest.raises(ValueError, match="no peer"):
+        process._take(heard)
+    nonsense = serving_pb2.Disbelieved(peer="nobody", reason="bad_signature", count=1)
+    with pytest.raises(ValueError, match="no peer"):
+        process._take(serving_pb2.FromServing(disbelieved=nonsense))
+    assert process._verdicts == {"west": True}, "nothing is remembered of nobody"
+    await process.close()

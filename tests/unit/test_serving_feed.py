@@ -1,0 +1,231 @@
+"""What a gateway offers arrives in its serving process, whatever happens on the way."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from federation.config import SERVING_BYTES_PER_BLOCK, SERVING_KEY_BYTES
+from federation.counters import counters
+from federation.peers.feed import BLOCKS_PER_MESSAGE, Feed, Replica
+from local_group.holdings import Change, Held, Holdings
+from moonmesh.v1 import serving_pb2
+
+FP, OTHER, PRIVATE = b"f" * 16, b"o" * 16, b"p" * 16
+DIGEST, RIVAL = b"d" * 16, b"r" * 16
+
+
+class Pair:
+    """A gateway's holdings with a feed, and a replica at its end."""
+
+    def __init__(self, changed_max: int = 1000, blocks_max: int = 10_000) -> None:
+        self.blocks_max = blocks_max
+        self.truth = Holdings(
+            blocks_max=10_000,
+            hop_limit=1,
+            on_change=lambda change: self.feed.take(change),
+            on_amended=lambda change: self.feed.take(change),
+        )
+        self.feed = Feed(self.truth, [FP, OTHER], changed_max)
+        self.new_replica()
+
+    def new_replica(self) -> None:
+        self.changes: list[Change] = []
+        self.replica = Replica(
+            blocks_max=self.blocks_max, hop_limit=1, on_change=self.changes.append
+        )
+        self.copy = self.replica.holdings
+        self.feed.restart()
+
+    def pass_one(self) -> serving_pb2.ToServing | None:
+        message = self.feed.next()
+        if message is not None:
+            raw = message.SerializeToString()
+            self.replica.apply(serving_pb2.ToServing.FromString(raw))
+        return message
+
+    def settle(self) -> int:
+        """Messages that were needed."""
+        count = 0
+        while self.pass_one() is not None:
+            count += 1
+        assert not self.feed.pending
+        return count
+
+    def offered(self) -> dict[tuple[bytes, str], Held]:
+        return {
+            (fp, key): held
+            for fp, key, held in self.truth.items()
+            if fp != PRIVATE and held.hops < 1
+        }
+
+    def copied(self) -> dict[tuple[bytes, str], Held]:
+        return {(fp, key): held for fp, key, held in self.copy.items()}
+
+
+def test_a_snapshot_brings_what_peers_may_have_and_nothing_else() -> None:
+    pair = Pair()
+    pair.truth.report(FP, "own", 5, DIGEST, 1.25)
+    pair.truth.report(PRIVATE, "private", 5, DIGEST, 1.0)
+    pair.truth.admit(FP, "pulled", 5, DIGEST, "west", 3, 1, 1.0)
+    pair.pass_one()
+    assert pair.replica.complete is False
+    pair.settle()
+    assert [pair.replica.complete] == [True]
+    assert pair.copied() == {(FP, "own"): Held(5, DIGEST, "", 0, 0, 1.25)}
+
+
+def test_a_block_that_came_and_went_costs_one_line() -> None:
+    pair = Pair()
+    pair.settle()
+    for _ in range(50):
+        pair.truth.report(FP, "k", 5, DIGEST, 1.0)
+        pair.truth.withdraw(FP, "k")
+    assert pair.settle() == 1
+    assert pair.copied() == {}
+    assert pair.changes == []
+
+
+def test_a_second_digest_arrives_too() -> None:
+    pair = Pair()
+    pair.truth.report(FP, "k", 5, DIGEST, 1.0)
+    pair.settle()
+    pair.truth.report(FP, "k", 9, RIVAL, 2.0)
+    pair.settle()
+    held = pair.copy.get(FP, "k")
+    assert held is not None
+    assert (held.digest, held.rival, held.size) == (DIGEST, RIVAL, 9)
+
+
+def test_a_long_snapshot_goes_in_small_messages_and_changes_overtake_nothing() -> None:
+    pair = Pair()
+    for i in range(3 * BLOCKS_PER_MESSAGE):
+        pair.truth.report(FP, f"k{i}", 5, DIGEST, 1.0)
+    pair.pass_one()
+    pair.pass_one()
+    pair.truth.withdraw(FP, "k0")
+    pair.truth.report(FP, "late", 5, DIGEST, 2.0)
+    assert pair.settle() >= 3
+    assert pair.copied() == pair.offered()
+
+
+def test_more_changes_than_may_wait_become_a_snapshot() -> None:
+    pair = Pair(changed_max=10)
+    pair.truth.report(FP, "stays", 5, DIGEST, 1.0)
+    pair.truth.report(FP, "goes", 5, DIGEST, 1.0)
+    pair.settle()
+    pair.changes.clear()
+    pair.truth.withdraw(FP, "goes")
+    for i in range(10):
+        pair.truth.report(FP, f"k{i}", 5, DIGEST, 1.0)
+    assert pair.feed.snapshots == 1
+    pair.settle()
+    assert pair.feed.snapshots == 2
+    assert pair.copied() == pair.offered()
+    assert Change(FP, "stays", False) not in pair.changes, "what stays is not withdrawn meanwhile"
+
+
+def test_at_the_limit_of_changes_there_is_no_snapshot() -> None:
+    pair = Pair(changed_max=10)
+    pair.settle()
+    for i in range(10):
+        pair.truth.report(FP, f"k{i}", 5, DIGEST, 1.0)
+    pair.settle()
+    assert pair.feed.snapshots == 1
+
+
+_OPS = st.lists(
+    st.tuples(
+        st.sampled_from(["report", "rival", "admit", "withdraw", "pass", "restart", "reconcile"]),
+        st.sampled_from([FP, OTHER, PRIVATE]),
+        st.integers(0, 6),
+    ),
+    max_size=80,
+)
+
+
+@given(_OPS)
+def test_the_replica_ends_as_the_truth_whatever_happens_in_between(
+    ops: list[tuple[str, bytes, int]],
+) -> None:
+    pair = Pair(changed_max=4)
+    for now, (what, fingerprint, n) in enumerate(ops):
+        key = f"k{n}"
+        if what == "report":
+            pair.truth.report(fingerprint, key, n + 1, DIGEST, float(now))
+        elif what == "rival":
+            pair.truth.report(fingerprint, key, n + 2, RIVAL, float(now))
+        elif what == "admit":
+            pair.truth.admit(fingerprint, key, 5, DIGEST, "west", 2, 1, float(now))
+        elif what == "withdraw":
+            pair.truth.withdraw(fingerprint, key)
+        elif what == "reconcile":
+            pair.truth.reconcile(lambda fp, k: k < "k3", float(now))
+        elif what == "restart":
+            pair.new_replica()
+        else:
+            pair.pass_one()
+    pair.settle()
+    assert pair.copied() == pair.offered()
+
+
+# Room for keys that are longer than was reckoned with
+
+
+def long(i: int, size: int = 1000) -> str:
+    return f"{i:0{size}d}"
+
+
+def test_keys_up_to_what_was_reckoned_with_all_fit() -> None:
+    pair = Pair(blocks_max=50)
+    for i in range(50):
+        pair.truth.report(FP, long(i, SERVING_KEY_BYTES), 5, DIGEST, 1.0)
+    pair.settle()
+    assert len(pair.copy) == 50
+    assert pair.replica.bytes == 50 * SERVING_BYTES_PER_BLOCK
+
+
+def test_longer_ones_take_up_the_room_of_others_and_no_more() -> None:
+    before = counters.snapshot().get("moonmesh_serving_left_out_total", 0)
+    pair = Pair(blocks_max=50)
+    for i in range(50):
+        pair.truth.report(FP, long(i), 5, DIGEST, 1.0)
+    pair.settle()
+    fit = 50 * SERVING_BYTES_PER_BLOCK // (SERVING_BYTES_PER_BLOCK + 1000 - SERVING_KEY_BYTES)
+    assert len(pair.copy) == fit
+    assert counters.snapshot()["moonmesh_serving_left_out_total"] == before + 50 - fit
+    # What goes makes room, whoever takes it away.
+    kept = pair.copy.keys(FP)
+    pair.copy.withdraw(FP, kept[0])
+    pair.truth.withdraw(FP, kept[1])
+    for i in range(50, 53):
+        pair.truth.report(FP, long(i), 5, DIGEST, 1.0)
+    pair.settle()
+    assert len(pair.copy) == fit
+    for _, key, _ in list(pair.truth.items()):
+        pair.truth.withdraw(FP, key)
+    pair.settle()
+    assert (len(pair.copy), pair.replica.bytes) == (0, 0)
+
+
+def test_characters_beyond_ascii_are_counted_as_python_keeps_them() -> None:
+    pair = Pair(blocks_max=10)
+    key = "\N{GRINNING FACE}" + "k" * 300
+    pair.truth.report(FP, key, 5, DIGEST, 1.0)
+    pair.settle()
+    key.encode()
+    assert pair.replica.bytes >= SERVING_BYTES_PER_BLOCK - SERVING_KEY_BYTES + 4 * len(key)
+
+
+def test_a_new_snapshot_fits_where_an_old_one_filled_all_room() -> None:
+    pair = Pair(blocks_max=10)
+    for i in range(10):
+        pair.truth.report(FP, f"old-{i}", 5, DIGEST, 1.0)
+    pair.settle()
+    pair.feed.restart()
+    for i in range(10):
+        pair.truth.withdraw(FP, f"old-{i}")
+        pair.truth.report(FP, f"new-{i}", 5, DIGEST, 1.0)
+    pair.settle()
+    assert pair.copied() == pair.offered()
+    assert len(pair.copy) == 10
