@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
-from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 import grpc
 import grpc.aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
+from federation.admin_service import AdminService
 from federation.config import GroupFile
 from federation.errors import MoonmeshError
 from federation.peers.service import OVERSIZE_READ_FACTOR, PeerService
 from federation.trust.credentials import EngineCredentials, TlsIdentity
-from moonmesh.v1 import engine_pb2
 
 if TYPE_CHECKING:
     from federation.transfer.handover import EngineService
@@ -64,10 +62,7 @@ class Endpoints:
         await self._start(server, address, tls.server_credentials())
 
     async def serve_engines(
-        self,
-        config: GroupFile,
-        service: EngineService,
-        status: Callable[[], Awaitable[dict[str, Any]]],
+        self, config: GroupFile, service: EngineService, admin: AdminService
     ) -> None:
         """Listens for engines and the command line on this host.
 
@@ -75,7 +70,7 @@ class Endpoints:
             MoonmeshError: the socket cannot be had.
         """
         server = self._engine_server(config, service)
-        server.add_generic_rpc_handlers((_admin(status),))
+        server.add_generic_rpc_handlers((admin.handlers(),))
         # Until `ready`: a new servicer says SERVING.
         await self._health.set("", health_pb2.HealthCheckResponse.NOT_SERVING)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
@@ -136,13 +131,3 @@ class Endpoints:
             )
         await server.start()
         self._servers.append(server)
-
-
-def _admin(status: Callable[[], Awaitable[dict[str, Any]]]) -> grpc.GenericRpcHandler:
-    async def answer(raw: bytes, context: grpc.aio.ServicerContext) -> bytes:
-        reply = engine_pb2.StatusReply(status_json=json.dumps(await status()))
-        return bytes(reply.SerializeToString())
-
-    return grpc.method_handlers_generic_handler(
-        "moonmesh.v1.Admin", {"Status": grpc.unary_unary_rpc_method_handler(answer)}
-    )

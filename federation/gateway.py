@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from federation.admin_service import AdminService
 from federation.config import GroupFile
 from federation.endpoints import Endpoints
 from federation.identity import Fingerprint, stored_key
@@ -22,6 +23,7 @@ from federation.peers.feed import Feed
 from federation.peers.setup import Setup
 from federation.peers.side import PeerSide, peer_side
 from federation.peers.spawn import Spawner
+from federation.purge import Purge
 from federation.status import Problems, StatusReport
 from federation.timeouts import unless
 from federation.transfer.admission import Admission
@@ -157,12 +159,14 @@ class Gateway:
             peers=peers,
             serving=serving,
         )
+        purge = Purge(store=store, holdings=holdings, staging=staging)
+        admin_service = AdminService(report.document, purge)
         endpoints = Endpoints()
         try:
             await self._restore(ledger, admin)
             if serving:
                 serving.begin()
-            await endpoints.serve_engines(config, engines, report.document)
+            await endpoints.serve_engines(config, engines, admin_service)
             if config.gateway.engines_tcp and member:
                 folder = member.peering.own.credentials
                 inner = load_engine_credentials(folder, config.name, "server")
