@@ -1,0 +1,261 @@
+"""One scenario on a running topology, from its load to its record."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import psutil
+
+from chaos.cleanup import marked
+from chaos.errors import ChaosError
+from chaos.load.keys import ENVELOPES
+from chaos.load.spec import Audit, LoadSpec, Totals
+from chaos.monitor import CpuMeter, Monitor
+from chaos.record import SETTLED_S, Pass, Record
+from chaos.scenario import Burn, Hostile, Scenario, Step
+from chaos.timeline import TimeLine, jitter
+from chaos.topology import Stage
+from federation.identity import Envelope
+from local_group.journal import FILE_NAME, decode
+
+SPARE_CHAINS = 6
+"""Fresh chains beyond what the rates need."""
+SETTLE_S = 15.0
+START_S = 0.2
+"""From the command to start to the first call: engines start together."""
+PREPARE_S = 60.0
+AFTERWARDS_S = 0.5
+"""How long the load goes on once peer hits are back."""
+
+Say = Callable[[str], None]
+
+
+async def execute(
+    stage: Stage, scenario: Scenario, seed: int, tag: str, run: str, say: Say
+) -> Record:
+    """Runs a scenario; what was seen.
+
+    Args:
+        tag: in the keys of its blocks; no other run on this topology has it.
+        run: the id that marks the processes.
+
+    Raises:
+        ChaosError: it could not be run.
+    """
+    record = Record(scenario, seed, base_rss=dict(stage.base_rss))
+    before = _counters(await stage.statuses())
+    compared = scenario.invariants.local_p99
+    for number in range(compared.rounds if compared else 1):
+        fault = Pass("fault")
+        steps = jitter(scenario.steps, seed + number)
+        await _pass(stage, scenario, fault, steps, f"{tag}f{number}", seed, record, say)
+        record.passes.append(fault)
+        if compared is None:
+            continue
+        cores = max(0.0, fault.fault_cores - fault.quiet_cores)
+        burner = Pass("burner", burner_cores=cores)
+        first, last = min(s.at for s in steps), max(s.at + (s.lasts or 0) for s in steps)
+        burn: list[Step] = [Burn(do="burn", at=first, lasts=last - first, cores=max(cores, 1e-3))]
+        say(f"the same beside a burner of {cores:.2f} cores")
+        await _pass(stage, scenario, burner, burn, f"{tag}b{number}", seed, record, say)
+        record.passes.append(burner)
+    record.statuses = await stage.statuses()
+    record.counters = _growth(before, _counters(record.statuses))
+    if scenario.invariants.contained:
+        record.origins = {g: _origins(stage, g, tag) for g in stage.topology.groups}
+    record.leftovers = _leftovers(stage, run)
+    return record
+
+
+async def _pass(
+    stage: Stage,
+    scenario: Scenario,
+    one: Pass,
+    steps: list[Step],
+    tag: str,
+    seed: int,
+    record: Record,
+    say: Say,
+) -> None:
+    engines, work = stage.engines, scenario.workload
+    loads = {name: _load(stage, scenario, name, tag, seed) for name in engines}
+    fresh = max(load.fresh_chains for load in loads.values())
+    loads = {n: load.model_copy(update={"fresh_chains": fresh}) for n, load in loads.items()}
+    await asyncio.gather(
+        *(
+            engine.do("prepare", PREPARE_S, load=loads[name].model_dump())
+            for name, engine in engines.items()
+        )
+    )
+    await _settle(stage, loads)
+    await _start_hostile(stage, steps, next(iter(loads.values())))
+    one.samples = {name: [] for name in engines}
+    for name, engine in engines.items():
+        engine.on_samples = one.samples[name].extend
+    one.begin = time.monotonic() + START_S
+    one.end = one.begin + work.seconds
+    if steps:
+        one.fault_at = one.begin + min(s.at for s in steps)
+        one.fault_end = one.begin + max(s.at + (s.lasts or 0) for s in steps)
+    else:
+        one.fault_at, one.fault_end = one.begin, one.end
+    timeline = TimeLine(stage, steps, record.books, say)
+    metering = asyncio.create_task(_meter(stage, one))
+    try:
+        async with Monitor(stage, one.usage):
+            await asyncio.gather(*(e.do("start", begin=one.begin) for e in engines.values()))
+            try:
+                await timeline.run(one.begin)
+                await _until_end(stage, scenario, one)
+            finally:
+                stopped = await asyncio.gather(*(e.do("stop") for e in engines.values()))
+    finally:
+        metering.cancel()
+        await asyncio.gather(metering, return_exceptions=True)
+        stage.thaw()
+    for name, answer in zip(engines, stopped, strict=True):
+        one.totals[name] = Totals.model_validate(answer["totals"])
+        one.ended[name] = answer["ended"]
+    began = time.monotonic()
+    problems = await stage.problems_until_none(scenario.invariants.healthy.within_s)
+    record.healthy_s = max(record.healthy_s, time.monotonic() - began)
+    record.problems += problems
+    audits = await asyncio.gather(*(e.do("audit", PREPARE_S) for e in engines.values()))
+    for name, answer in zip(engines, audits, strict=True):
+        one.audits[name] = Audit.model_validate(answer["audit"])
+
+
+async def _until_end(stage: Stage, scenario: Scenario, one: Pass) -> None:
+    """Waits for the end of the load: where all that is waited for is peer hits, they end it."""
+    returns = scenario.invariants.returns
+    while (left := one.end - time.monotonic()) > 0:
+        groups = stage.topology.groups
+        if returns and all(one.returned(g, returns.chains) is not None for g in groups):
+            await asyncio.sleep(min(left, AFTERWARDS_S))
+            return
+        await asyncio.sleep(min(left, 0.1))
+
+
+def _load(stage: Stage, scenario: Scenario, name: str, tag: str, seed: int) -> LoadSpec:
+    work = scenario.workload
+    groups = stage.topology.groups
+    guests = tuple(s.name for s in scenario.steps if isinstance(s, Hostile) and s.target == name)
+    # A hostile peer's chains are asked for by its target alone: another group that missed them would
+    # write them, and then hold them.
+    owners = tuple(o for o in (work.peer_owners or groups) if o in {*groups, *guests} - {name})
+    rate = max(work.peer_rate / max(1, len(owners)), work.guest_rate)
+    return LoadSpec(
+        tag=tag,
+        seed=seed,
+        blocks=work.blocks,
+        local_chains=work.local_chains,
+        fresh_chains=int(rate * work.seconds) + SPARE_CHAINS,
+        local_rate=work.local_rate,
+        peer_rate=work.peer_rate,
+        peer_owners=owners,
+        write_rate=work.write_rate,
+        exists_rate=work.exists_rate,
+        guest_rate=work.guest_rate,
+        guest_owners=guests,
+        deadline_ms=work.deadline_ms,
+        peer_deadline_ms=work.peer_deadline_ms,
+    )
+
+
+async def _settle(stage: Stage, loads: dict[str, LoadSpec]) -> None:
+    """Waits until every engine can read what the other groups have written."""
+    names = list(stage.engines)
+    real = {n: [o for o in loads[n].peer_owners if o in stage.topology.groups] for n in names}
+    answers = await asyncio.gather(
+        *(
+            stage.engines[name].do("settle", SETTLE_S + 10, owners=real[name], seconds=SETTLE_S)
+            for name in names
+        )
+    )
+    for name, answer in zip(names, answers, strict=True):
+        if answer["missing"]:
+            raise ChaosError(
+                f"before anything was broken, {name} could not read what "
+                f"{', '.join(answer['missing'])} had written"
+            )
+
+
+async def _start_hostile(stage: Stage, steps: list[Step], load: LoadSpec) -> None:
+    """Brings hostile peers in before the time line: what it takes to start is not part of the fault."""
+    claims = {
+        "tag": load.tag,
+        "chains": load.local_chains + load.fresh_chains + 1,
+        "blocks": load.blocks,
+        "block_bytes": stage.topology.block_bytes,
+    }
+    hostile = [step for step in steps if isinstance(step, Hostile)]
+    await asyncio.gather(*(stage.start_hostile(step, claims) for step in hostile))
+    await asyncio.gather(*(stage.wait_for_contact(step) for step in hostile))
+
+
+async def _meter(stage: Stage, one: Pass) -> None:
+    """Fills in how much CPU is used beside the engines, before the fault and while it lasts."""
+
+    async def until(at: float) -> None:
+        await asyncio.sleep(max(0.0, at - time.monotonic()))
+
+    await until(one.begin)
+    meter = CpuMeter(stage)
+    await until(one.fault_at)
+    one.quiet_cores = meter.cores()
+    await until(one.fault_at + SETTLED_S)
+    meter.cores()
+    await until(one.fault_end - 0.1)
+    one.fault_cores = meter.cores()
+
+
+def _counters(statuses: dict[str, dict[str, Any]]) -> dict[str, tuple[int, dict[str, int]]]:
+    return {n: (int(s.get("epoch", 0)), dict(s.get("counters", {}))) for n, s in statuses.items()}
+
+
+def _growth(
+    before: dict[str, tuple[int, dict[str, int]]], after: dict[str, tuple[int, dict[str, int]]]
+) -> dict[str, dict[str, int]]:
+    """How much counters grew; a gateway that was started anew has counted from 0."""
+    grown = {}
+    for name, (epoch, counters) in after.items():
+        old_epoch, old = before.get(name, (0, {}))
+        base = Counter(old) if epoch == old_epoch else Counter()
+        grown[name] = {counter: n - base[counter] for counter, n in counters.items()}
+    return grown
+
+
+def _origins(stage: Stage, group: str, tag: str) -> dict[str, int]:
+    """Per `namespace/origin`, the blocks of this run that the group's journal has."""
+    names = {Envelope.of(e).fingerprint(): name for name, e in ENVELOPES.items()}
+    found: Counter[str] = Counter()
+    with (
+        contextlib.suppress(OSError),
+        (stage.config(group).journal_dir / FILE_NAME).open("rb") as f,
+    ):
+        for entry in decode(f):
+            if entry.key.startswith(tag):
+                space = names.get(entry.fingerprint, entry.fingerprint.hex())  # type: ignore[call-overload]
+                found[f"{space}/{entry.origin}"] += 1
+    return dict(found)
+
+
+def _leftovers(stage: Stage, run: str) -> list[str]:
+    """Processes of the run that are not the topology's."""
+    known = {process.pid for process in stage.processes()}
+    known |= {engine.pid for engine in stage.engines.values()}
+    for name in stage.topology.groups:
+        with contextlib.suppress(ChaosError):
+            known.add(stage.state(name).supervisor.pid)
+    left = []
+    for process in marked(run, known):
+        with contextlib.suppress(psutil.Error):
+            found = psutil.Process(process.pid)
+            if found.ppid() not in known:
+                left.append(f"{process.pid} {' '.join(found.cmdline())[:120]}")
+    return left
