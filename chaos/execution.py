@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import psutil
@@ -16,7 +16,7 @@ from chaos.errors import ChaosError
 from chaos.load.keys import ENVELOPES
 from chaos.load.spec import Audit, LoadSpec, Totals
 from chaos.monitor import CpuMeter, Monitor
-from chaos.record import SETTLED_S, Pass, Record
+from chaos.record import MOMENT_S, PROBE, SETTLED_S, Pass, Record
 from chaos.scenario import Burn, Hostile, Scenario, Step
 from chaos.timeline import TimeLine, jitter
 from chaos.topology import Stage
@@ -29,6 +29,8 @@ SETTLE_S = 15.0
 START_S = 0.2
 """From the command to start to the first call: engines start together."""
 PREPARE_S = 60.0
+NOTABLE_CORES = 0.02
+"""A process that used less than this more under the fault gets no burner."""
 AFTERWARDS_S = 0.5
 """How long the load goes on once peer hits are back."""
 
@@ -49,21 +51,17 @@ async def execute(
     """
     record = Record(scenario, seed, base_rss=dict(stage.base_rss))
     before = _counters(await stage.statuses())
-    compared = scenario.invariants.local_p99
-    for number in range(compared.rounds if compared else 1):
-        fault = Pass("fault")
+    burn: list[Step] = []
+    for number, kind in enumerate(_order(scenario)):
+        one = Pass(kind)
         steps = jitter(scenario.steps, seed + number)
-        await _pass(stage, scenario, fault, steps, f"{tag}f{number}", seed, record, say)
-        record.passes.append(fault)
-        if compared is None:
-            continue
-        cores = max(0.0, fault.fault_cores - fault.quiet_cores)
-        burner = Pass("burner", burner_cores=cores)
-        first, last = min(s.at for s in steps), max(s.at + (s.lasts or 0) for s in steps)
-        burn: list[Step] = [Burn(do="burn", at=first, lasts=last - first, cores=max(cores, 1e-3))]
-        say(f"the same beside a burner of {cores:.2f} cores")
-        await _pass(stage, scenario, burner, burn, f"{tag}b{number}", seed, record, say)
-        record.passes.append(burner)
+        if kind == "burner":
+            say("the same with burners in place of the fault")
+            steps = burn
+        await _pass(stage, scenario, one, steps, f"{tag}p{number}", seed, record, say)
+        record.passes.append(one)
+        burn = burn or _burners(one, steps)
+    record.quiet = stage.quiet
     record.statuses = await stage.statuses()
     record.counters = _growth(before, _counters(record.statuses))
     if scenario.invariants.contained:
@@ -82,10 +80,9 @@ async def _pass(
     record: Record,
     say: Say,
 ) -> None:
-    engines, work = stage.engines, scenario.workload
-    loads = {name: _load(stage, scenario, name, tag, seed) for name in engines}
-    fresh = max(load.fresh_chains for load in loads.values())
-    loads = {n: load.model_copy(update={"fresh_chains": fresh}) for n, load in loads.items()}
+    work = scenario.workload
+    loads = _loads(stage, scenario, tag, seed)
+    engines = stage.everyone()
     await asyncio.gather(
         *(
             engine.do("prepare", PREPARE_S, load=loads[name].model_dump())
@@ -121,6 +118,9 @@ async def _pass(
     for name, answer in zip(engines, stopped, strict=True):
         one.totals[name] = Totals.model_validate(answer["totals"])
         one.ended[name] = answer["ended"]
+    if one.kind == "fault":
+        quiet_until = one.fault_at if steps else one.end
+        stage.quiet += one.stretches(one.begin, quiet_until)
     began = time.monotonic()
     problems = await stage.problems_until_none(scenario.invariants.healthy.within_s)
     record.healthy_s = max(record.healthy_s, time.monotonic() - began)
@@ -139,6 +139,37 @@ async def _until_end(stage: Stage, scenario: Scenario, one: Pass) -> None:
             await asyncio.sleep(min(left, AFTERWARDS_S))
             return
         await asyncio.sleep(min(left, 0.1))
+
+
+def _order(scenario: Scenario) -> list[str]:
+    """Fault and burner in turn, mirrored each round: what drifts with time falls on both alike.
+
+    The fault is first, since it tells the burners how much to burn.
+    """
+    rounds = scenario.invariants.local_p99.burner_rounds if scenario.steps else 0
+    pairs = (("fault", "burner") if n % 2 == 0 else ("burner", "fault") for n in range(rounds))
+    return [kind for pair in pairs for kind in pair] or ["fault"]
+
+
+def _burners(one: Pass, steps: Sequence[Step]) -> list[Step]:
+    """In place of a fault: for each process that used more under it, one that burns as much."""
+    first = min((s.at for s in steps), default=0.0)
+    last = max((s.at + (s.lasts or 0) for s in steps), default=0.0)
+    return [
+        Burn(do="burn", at=first, lasts=max(last - first, MOMENT_S), cores=cores, nice=nice)
+        for cores, nice in one.extra
+    ]
+
+
+def _loads(stage: Stage, scenario: Scenario, tag: str, seed: int) -> dict[str, LoadSpec]:
+    """What each engine does; the probe reads what the last group's engine writes."""
+    loads = {name: _load(stage, scenario, name, tag, seed) for name in stage.engines}
+    fresh = max(load.fresh_chains for load in loads.values())
+    loads = {n: load.model_copy(update={"fresh_chains": fresh}) for n, load in loads.items()}
+    last = loads[stage.topology.groups[-1]]
+    off = dict.fromkeys(("peer_rate", "write_rate", "exists_rate", "guest_rate"), 0.0)
+    probe = {**off, "probe": True, "local_rate": scenario.workload.probe_rate}
+    return loads | {PROBE: last.model_copy(update=probe)}
 
 
 def _load(stage: Stage, scenario: Scenario, name: str, tag: str, seed: int) -> LoadSpec:
@@ -164,6 +195,8 @@ def _load(stage: Stage, scenario: Scenario, name: str, tag: str, seed: int) -> L
         guest_owners=guests,
         deadline_ms=work.deadline_ms,
         peer_deadline_ms=work.peer_deadline_ms,
+        peer_threads=work.peer_threads,
+        writes_back=work.writes_back,
     )
 
 
@@ -199,7 +232,7 @@ async def _start_hostile(stage: Stage, steps: list[Step], load: LoadSpec) -> Non
 
 
 async def _meter(stage: Stage, one: Pass) -> None:
-    """Fills in how much CPU is used beside the engines, before the fault and while it lasts."""
+    """Fills in what CPU is used beside the engines while the fault lasts, and how much more than before."""
 
     async def until(at: float) -> None:
         await asyncio.sleep(max(0.0, at - time.monotonic()))
@@ -207,11 +240,14 @@ async def _meter(stage: Stage, one: Pass) -> None:
     await until(one.begin)
     meter = CpuMeter(stage)
     await until(one.fault_at)
-    one.quiet_cores = meter.cores()
+    quiet = meter.cores()
     await until(one.fault_at + SETTLED_S)
     meter.cores()
     await until(one.fault_end - 0.1)
-    one.fault_cores = meter.cores()
+    fault = meter.cores()
+    one.cores = sum(fault.values())
+    more = ((cores - quiet.get(process, 0.0), process.nice) for process, cores in fault.items())
+    one.extra = [(round(cores, 3), nice) for cores, nice in more if cores >= NOTABLE_CORES]
 
 
 def _counters(statuses: dict[str, dict[str, Any]]) -> dict[str, tuple[int, dict[str, int]]]:
@@ -248,7 +284,7 @@ def _origins(stage: Stage, group: str, tag: str) -> dict[str, int]:
 def _leftovers(stage: Stage, run: str) -> list[str]:
     """Processes of the run that are not the topology's."""
     known = {process.pid for process in stage.processes()}
-    known |= {engine.pid for engine in stage.engines.values()}
+    known |= {engine.pid for engine in stage.everyone().values()}
     for name in stage.topology.groups:
         with contextlib.suppress(ChaosError):
             known.add(stage.state(name).supervisor.pid)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from typing import NamedTuple
 
 import psutil
 
@@ -13,6 +14,14 @@ from chaos.topology import Stage
 
 USAGE_S = 0.25
 STATUS_S = 1.0
+
+
+class Process(NamedTuple):
+    """One process, whatever becomes of its pid."""
+
+    pid: int
+    created: float
+    nice: int
 
 
 class Monitor:
@@ -69,27 +78,28 @@ class Monitor:
 
 
 class CpuMeter:
-    """CPU of everything but the engines, between two looks."""
+    """CPU of everything but the engines, process by process, between two looks."""
 
     def __init__(self, stage: Stage) -> None:
         self._stage = stage
         self._at, self._used = time.monotonic(), self._look()
 
-    def _look(self) -> dict[tuple[int, float], float]:
+    def _look(self) -> dict[Process, float]:
         used = {}
         for process in self._stage.processes():
             with contextlib.suppress(psutil.Error):
                 times = process.cpu_times()
-                used[(process.pid, process.create_time())] = times.user + times.system
+                key = Process(process.pid, process.create_time(), process.nice())
+                used[key] = times.user + times.system
         return used
 
-    def cores(self) -> float:
-        """Cores in use since the last look, or since the start.
+    def cores(self) -> dict[Process, float]:
+        """Cores in use by each process since the last look, or since the start.
 
-        A process that ended in between is counted up to the last look only.
+        A process that has ended since is not there.
         """
         at, used = time.monotonic(), self._look()
-        spent = sum(now - self._used.get(key, 0.0) for key, now in used.items())
-        cores = spent / max(at - self._at, 1e-3)
+        seconds = max(at - self._at, 1e-3)
+        cores = {key: (now - self._used.get(key, 0.0)) / seconds for key, now in used.items()}
         self._at, self._used = at, used
         return cores

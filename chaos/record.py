@@ -15,6 +15,10 @@ MOMENT_S = 0.5
 """How long a fault without a duration, such as a kill, counts as going on."""
 SETTLED_S = 0.3
 """After the first fault, until local reads are compared: burners have to start."""
+PROBE = "probe"
+"""Whose samples those of the engine are that only reads, among those of the groups."""
+STRETCH_S = 0.1
+"""Latencies are compared by stretches of this length: calls come in bursts."""
 
 
 @dataclass
@@ -47,11 +51,10 @@ class Pass:
     ended: dict[str, bool] = field(default_factory=dict)
     """Whether every thread of an engine came back from its last call."""
     usage: dict[str, Usage] = field(default_factory=dict)
-    quiet_cores: float = 0.0
-    """CPU of everything but the engines before the fault, in cores."""
-    fault_cores: float = 0.0
-    """... and while it lasted."""
-    burner_cores: float = 0.0
+    cores: float = 0.0
+    """CPU of everything but the engines while the fault lasted, in cores; burners included."""
+    extra: list[tuple[float, int]] = field(default_factory=list)
+    """What each process used more than before the fault: cores, and its nice value."""
 
     def during(self, group: str, *kinds: str) -> Iterator[Sample]:
         """The calls that began while the fault lasted."""
@@ -61,6 +64,14 @@ class Pass:
     def of(self, group: str, *kinds: str) -> Iterator[Sample]:
         """The calls of these kinds (all without any)."""
         return (s for s in self.samples.get(group, ()) if not kinds or s.kind in kinds)
+
+    def stretches(self, begin: float, end: float) -> list[list[float]]:
+        """Latencies of the probe's reads that began in [begin, end) and found all, in ms."""
+        found: dict[int, list[float]] = {}
+        for s in self.of(PROBE, "local"):
+            if begin <= s.at < end and s.misses == 0:
+                found.setdefault(int((s.at - begin) / STRETCH_S), []).append(s.ms)
+        return list(found.values())
 
     def returned(self, group: str, chains: int) -> float | None:
         """Seconds from the end of the fault to the first of so many chains in a row that were read whole
@@ -91,6 +102,8 @@ class Record:
     """What was not well afterwards, and did not become so in time."""
     healthy_s: float = 0.0
     leftovers: list[str] = field(default_factory=list)
+    quiet: list[list[float]] = field(default_factory=list)
+    """Stretches of the probe's reads while nothing was broken, of all runs on the topology."""
     origins: dict[str, dict[str, int]] = field(default_factory=dict)
     """Per group: `namespace/origin` to blocks that its journal has, of this run."""
 

@@ -16,9 +16,9 @@ from typing import Any, Protocol
 from chaos.cleanup import MARK, Run, clean_up, marked
 from chaos.errors import ChaosError
 from chaos.execution import execute
+from chaos.figures import figures
 from chaos.invariants.judge import judge
 from chaos.invariants.verdict import Verdict
-from chaos.record import Record
 from chaos.scenario import Scenario, Topology
 from chaos.topology import BASE_LIMITS, Stage, free_ports
 from federation.errors import MoonmeshError
@@ -242,7 +242,7 @@ class Runner:
             result.verdicts = judge(record, limits)
             if self._keep or not result.held:
                 record.write(stage.folder, f"{self._tags}-{scenario.name}")
-            result.figures = _figures(record)
+            result.figures = figures(record, limits)
         except asyncio.TimeoutError:
             result.error = f"it took longer than its budget of {scenario.budget_s:g} s"
         except (MoonmeshError, OSError) as error:
@@ -263,29 +263,6 @@ def _by_topology(planned: Sequence[Planned]) -> list[tuple[Topology, list[Planne
     for _, items in groups.values():
         items.sort(key=lambda item: item.scenario.spoils)
     return list(groups.values())
-
-
-def _figures(record: Record) -> dict[str, Any]:
-    """What is worth knowing beside the verdicts."""
-    samples = [s for one in record.passes for group in one.samples for s in one.of(group)]
-    after = [s for g in record.fault.samples for s in record.fault.during(g, "peer")]
-    returned = sum(s.late_ms <= 10.0 for s in after)
-    return {
-        "verified_bytes": record.verified_bytes(),
-        "wrong_bytes": sum(t.wrong_bytes for _, t in record.totals())
-        + sum(a.wrong_bytes for _, a in record.audits()),
-        "poisoned_bytes": sum(t.poisoned_bytes for _, t in record.totals()),
-        "calls": len(samples),
-        "peer_reads_during_fault": len(after),
-        "of_them_in_time": returned,
-        "scheduling_ms_max": max((t.scheduling_ms_max for _, t in record.totals()), default=0.0),
-        "calls_left_out": sum(t.behind for _, t in record.totals()),
-        "gateway_rss_growth_max": max(
-            (u.rss - record.base_rss.get(g, 0) for p in record.passes for g, u in p.usage.items()),
-            default=0,
-        ),
-        "books": record.books,
-    }
 
 
 __all__ = ["MARK", "ChaosError", "Outcome", "Planned", "Progress", "Result", "Runner"]

@@ -62,9 +62,14 @@ class Workload(Section):
     """Blocks of a prefix chain."""
     local_chains: Annotated[int, Field(ge=1, le=10_000)] = 32
     """Chains that are in the engine's own group from the start, and read again and again."""
-    local_rate: Annotated[float, Field(strict=False, ge=0, le=5000)] = 60.0
+    local_rate: Annotated[float, Field(strict=False, ge=0, le=5000)] = 30.0
+    probe_rate: Annotated[float, Field(strict=False, gt=0, le=5000)] = 150.0
+    """Local reads of the probe: an engine of its own, in the last group, whose latency is judged."""
     peer_rate: Annotated[float, Field(strict=False, ge=0, le=1000)] = 10.0
     """Reads of chains that only a peer has; each chain once."""
+    peer_threads: Annotated[int, Field(ge=1, le=64)] = 2
+    writes_back: bool = True
+    """Whether what no peer gave is written, as an engine does that has computed it."""
     peer_owners: Annotated[tuple[GroupName, ...] | None, Field(strict=False)] = None
     """Whose chains those are; None: of every other real group."""
     write_rate: Annotated[float, Field(strict=False, ge=0, le=1000)] = 3.0
@@ -138,6 +143,7 @@ class Burn(_Step):
 
     do: Literal["burn"]
     cores: Annotated[float, Field(strict=False, gt=0, le=64)]
+    nice: Annotated[int, Field(ge=0, le=19)] = 0
 
 
 Step = Annotated[Signal | Link | Hostile | Burn, Field(discriminator="do")]

@@ -110,7 +110,7 @@ class TimeLine:
                 self._books[step.name] = await self._stage.stop_hostile(step.name)
         else:
             assert isinstance(step, Burn)
-            burners = await Burners.start(step.cores)
+            burners = await Burners.start(step.cores, step.nice)
             try:
                 yield
             finally:

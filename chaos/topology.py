@@ -19,6 +19,7 @@ from chaos.faults.children import Helper, ProxyHandle
 from chaos.load.handle import EngineHandle
 from chaos.load.keys import ENVELOPES, GUEST
 from chaos.load.spec import EngineSpec
+from chaos.record import PROBE
 from chaos.scenario import Hostile, Topology
 from federation.bench.groups import GroupSet, last_lines, moonmesh, toml_lines
 from federation.config import GroupFile
@@ -68,6 +69,10 @@ class Stage:
         self.topology = topology
         self.folder = folder
         self.engines: dict[str, EngineHandle] = {}
+        self.probe: EngineHandle | None = None
+        """An engine of the last group, which does nothing but read: its latency is that of the store."""
+        self.quiet: list[list[float]] = []
+        """Latencies of its reads while nothing was broken, in ms: stretches of time, from all runs."""
         self.base_rss: dict[str, int] = {}
         """Resident bytes of each gateway when all was up and nothing had happened."""
         self._say = say
@@ -96,8 +101,11 @@ class Stage:
         await self._set.up()
         if stop.is_set():
             return
-        opened = await asyncio.gather(*(self._open(name) for name in self.topology.groups))
-        self.engines = dict(zip(self.topology.groups, opened, strict=True))
+        groups = self.topology.groups
+        *opened, self.probe = await asyncio.gather(
+            *(self._open(name) for name in groups), self._open(groups[-1], PROBE)
+        )
+        self.engines = dict(zip(groups, opened, strict=True))
         problems = await self.problems_until_none(ALIVE_S)
         if problems:
             raise ChaosError(f"the groups are not well after the start: {'; '.join(problems)}")
@@ -110,23 +118,28 @@ class Stage:
             await helper.stop()
         self.hostile.clear()
         self.thaw()
-        await asyncio.gather(*(engine.end() for engine in self.engines.values()))
-        self.engines = {}
+        await asyncio.gather(*(engine.end() for engine in self.everyone().values()))
+        self.engines, self.probe = {}, None
         left = await self._set.down() if self._set else []
         if self._proxy is not None:
             await self._proxy.stop()
             self._proxy = None
         return left
 
-    async def _open(self, name: str) -> EngineHandle:
+    def everyone(self) -> dict[str, EngineHandle]:
+        """The engines of the groups, and the probe."""
+        return self.engines | ({PROBE: self.probe} if self.probe else {})
+
+    async def _open(self, name: str, role: str = "engine") -> EngineHandle:
         spec = EngineSpec(
             config=str(self.folder / name / "group.toml"),
             group=name,
             block_bytes=self.topology.block_bytes,
             deadline_ms=EXISTS_MS,
-            guest=any(GUEST in shared for shared in self.topology.hostile.values()),
+            guest=role == "engine"
+            and any(GUEST in shared for shared in self.topology.hostile.values()),
         )
-        return await EngineHandle.start(spec, self.folder / f"engine-{name}.log")
+        return await EngineHandle.start(spec, self.folder / f"{role}-{name}.log")
 
     def _write(self) -> None:
         topology = self.topology

@@ -1,7 +1,8 @@
-"""Burns a share of one core, and does nothing else: `python -m chaos.faults.burner SHARE`."""
+"""Burns a share of one core, and does nothing else: `python -m chaos.faults.burner SHARE [NICE]`."""
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 
@@ -22,4 +23,5 @@ def burn(share: float) -> None:
 
 
 if __name__ == "__main__":
+    os.nice(int(sys.argv[2]) if len(sys.argv) > 2 else 0)
     burn(float(sys.argv[1]))

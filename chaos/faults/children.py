@@ -158,13 +158,13 @@ class Burners:
         self._processes = list(processes)
 
     @classmethod
-    async def start(cls, cores: float) -> Burners:
+    async def start(cls, cores: float, nice: int = 0) -> Burners:
         """Starts as many as it takes; none for less than a hundredth of a core."""
         count = math.ceil(cores) if cores >= 0.01 else 0
         return cls(
             [
                 await asyncio.create_subprocess_exec(
-                    sys.executable, "-m", "chaos.faults.burner", f"{cores / count:.4f}",
+                    sys.executable, "-m", "chaos.faults.burner", f"{cores / count:.4f}", str(nice),
                     stdin=asyncio.subprocess.DEVNULL,
                     start_new_session=True,
                 )

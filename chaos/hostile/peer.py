@@ -45,6 +45,8 @@ __all__ = ["Behaviour", "HostilePeer", "LoadClaims", "honest_block"]
 Behaviour = Answer
 GIANT_PAGE_BYTES = 480 * 1024
 """Hashes in one page of a catalog without end: as many as fit a control message."""
+NICE = 10
+"""It stands for another machine: here it must not take the cores that only a test makes it share."""
 CATALOGS = ("claims", "giant", "stall")
 
 
@@ -257,6 +259,7 @@ def _attacker(
 
 def main() -> None:
     """Runs the hostile peer until it is told to stop."""
+    os.nice(NICE)
     parser = argparse.ArgumentParser(prog="python -m chaos.hostile.peer")
     parser.add_argument("-c", "--config", type=Path, required=True)
     parser.add_argument("--listen", required=True)

@@ -1,7 +1,7 @@
-"""Local reads under a fault against the same reads beside a burner of equal CPU use.
+"""Local reads under a fault against the same reads with something else in its place.
 
 A p99 of some hundred calls is noisy, and calls come in bursts. So stretches of the run are drawn anew,
-with replacement, and the fault counts as worse only where 97.5 % of the draws are above what is allowed.
+with replacement, and the fault counts as worse only where nearly all draws are above what is allowed.
 The report has the figures themselves and the spread.
 """
 
@@ -11,29 +11,33 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-from chaos.record import SETTLED_S, Record
+from chaos.record import SETTLED_S, Pass, Record
 
-STRETCH_S = 0.1
-DRAWS = 500
+DRAWS = 1000
 QUANTILE = 0.99
-CONFIDENCE = 0.975
+CONFIDENCE = 0.995
+"""Of a suite of 30 scenarios, one in seven runs would be called broken by chance, were it 99.5 % for each
+and nothing allowed; with 5 % allowed it is rarer."""
 CALLS_MIN = 100
+SHORTEST_S = 1.2
+"""How long after a fault without a duration, such as a kill, reads are compared."""
 
 
 @dataclass(frozen=True)
 class Compared:
     """The two p99s, in ms."""
 
+    against: str
+    """What the fault was compared with."""
     fault_ms: float | None
-    burner_ms: float | None
+    other_ms: float | None
     allowed_ms: float
     excess_ms: tuple[float, float] = (0.0, 0.0)
-    """95 % of the draws of (p99 under the fault - what is allowed) are in here."""
+    """99 % of the draws of (p99 under the fault - what is allowed) are in here."""
     calls: tuple[int, int] = (0, 0)
     cores: tuple[float, float] = (0.0, 0.0)
-    """CPU beside the engines: under the fault, and with the burner."""
+    """CPU beside the engines: under the fault, and with burners; 0 without any."""
 
     @property
     def worse(self) -> bool:
@@ -42,69 +46,67 @@ class Compared:
 
     def text(self) -> str:
         """For the report."""
-        if self.fault_ms is None or self.burner_ms is None:
+        if self.fault_ms is None or self.other_ms is None:
             return f"too few calls to compare: {self.calls[0]} and {self.calls[1]}"
         return (
-            f"{self.fault_ms:.2f} ms under the fault, {self.burner_ms:.2f} ms with a burner; "
+            f"{self.fault_ms:.2f} ms under the fault, {self.other_ms:.2f} ms {self.against}; "
             f"beyond what is allowed by {self.excess_ms[0]:+.2f} to {self.excess_ms[1]:+.2f} ms; "
             f"{self.cores[0]:.2f} and {self.cores[1]:.2f} cores, "
             f"{self.calls[0]} and {self.calls[1]} calls"
         )
 
 
-Stretches = list[npt.NDArray[np.float64]]
+Stretches = Sequence[Sequence[float]]
 
 
-def compare(record: Record, group: str, ratio: float, plus_ms: float) -> Compared:
-    """Compares the local reads of a group while the fault lasted with those beside the burner."""
-    fault, burner = _stretches(record, group, "fault"), _stretches(record, group, "burner")
-    calls = (sum(map(len, fault)), sum(map(len, burner)))
+def compare(record: Record, ratio: float, plus_ms: float) -> Compared:
+    """Compares the probe's reads while the fault lasted with those beside burners, or before it."""
+    fault = _while_it_lasted(record, "fault")
+    burnt = any(one.kind == "burner" for one in record.passes)
+    other = _while_it_lasted(record, "burner") if burnt else record.quiet
+    against = "with burners" if burnt else "while nothing was broken"
+    calls = (sum(map(len, fault)), sum(map(len, other)))
     if min(calls) < CALLS_MIN:
-        return Compared(None, None, 0.0, calls=calls)
-    fault_ms, burner_ms = _p99(fault), _p99(burner)
+        return Compared(against, None, None, 0.0, calls=calls)
+    fault_ms, other_ms = _p99(fault), _p99(other)
     rng = np.random.default_rng(0)
 
     def draw(stretches: Stretches) -> float:
         return _p99([stretches[i] for i in rng.integers(0, len(stretches), len(stretches))])
 
     excess = [
-        draw(fault) - _allowed(draw(burner), ratio, plus_ms) for _ in range(DRAWS)
+        draw(fault) - _allowed(draw(other), ratio, plus_ms) for _ in range(DRAWS)
     ]  # both drawn anew
     low, high = np.quantile(excess, [1 - CONFIDENCE, CONFIDENCE])
     return Compared(
+        against,
         fault_ms,
-        burner_ms,
-        _allowed(burner_ms, ratio, plus_ms),
+        other_ms,
+        _allowed(other_ms, ratio, plus_ms),
         (float(low), float(high)),
         calls,
         (_cores(record, "fault"), _cores(record, "burner")),
     )
 
 
-def _allowed(burner_ms: float, ratio: float, plus_ms: float) -> float:
-    return max(ratio * burner_ms, burner_ms + plus_ms)
+def _allowed(other_ms: float, ratio: float, plus_ms: float) -> float:
+    return max(ratio * other_ms, other_ms + plus_ms)
 
 
-def _p99(stretches: Sequence[npt.NDArray[np.float64]]) -> float:
+def _p99(stretches: Stretches) -> float:
     return float(np.quantile(np.concatenate(stretches), QUANTILE))
 
 
-def _stretches(record: Record, group: str, kind: str) -> Stretches:
-    found: Stretches = []
-    for one in record.passes:
-        if one.kind != kind:
-            continue
-        begin = one.fault_at + SETTLED_S
-        calls = [
-            (int((s.at - begin) / STRETCH_S), s.ms)
-            for s in one.of(group, "local")
-            if begin <= s.at < one.fault_end and s.misses == 0
-        ]
-        places = sorted({place for place, _ in calls})
-        found += [np.array([ms for p, ms in calls if p == place]) for place in places]
-    return found
+def _while_it_lasted(record: Record, kind: str) -> list[list[float]]:
+    passes = (one for one in record.passes if one.kind == kind)
+    return [stretch for one in passes for stretch in one.stretches(*_window(one))]
+
+
+def _window(one: Pass) -> tuple[float, float]:
+    begin = one.fault_at + SETTLED_S
+    return begin, max(one.fault_end, begin + SHORTEST_S)
 
 
 def _cores(record: Record, kind: str) -> float:
     passes = [one for one in record.passes if one.kind == kind]
-    return sum(one.fault_cores + one.burner_cores for one in passes) / max(1, len(passes))
+    return sum(one.cores for one in passes) / max(1, len(passes))

@@ -28,7 +28,6 @@ EXAMPLES = 8
 ERRORS_MAX = 32
 EXISTS_WAIT_MS = 20
 EXISTS_BLOCKS = 4
-PEER_THREADS = 2
 SAMPLES_MAX = 100_000
 """Samples that wait to be fetched; a runner that hangs does not fill this process."""
 AUDIT_BATCH = 32
@@ -99,7 +98,9 @@ class Load:
     # Before the time line
 
     def prepare(self) -> None:
-        """Writes the chains that this group has from the start; the last one is the probe."""
+        """Writes the chains that this group has from the start; the last one is to settle by."""
+        if self._spec.probe:
+            return
         memory = self._memory()
         for number in range(self._spec.local_chains + self._spec.fresh_chains + 1):
             keys = chain(self._spec.tag, self._group, number, self._spec.blocks)
@@ -131,7 +132,7 @@ class Load:
             (spec.guest_rate if self._guest and spec.guest_owners else 0, self._guest_read),
         ]
         if spec.peer_owners:
-            tasks += [(spec.peer_rate / PEER_THREADS, self._peer)] * PEER_THREADS
+            tasks += [(spec.peer_rate / spec.peer_threads, self._peer)] * spec.peer_threads
         for number, (rate, work) in enumerate(tasks):
             if rate > 0:
                 thread = threading.Thread(
@@ -208,7 +209,8 @@ class Load:
     ) -> None:
         rng = random.Random(f"{self._spec.seed}/{self._group}/{number}")
         memory = self._memory()
-        due, period = begin + number * 0.001, 1 / rate
+        period = 1 / rate
+        due = begin + period * rng.random()  # engines are not in step with each other
         while not self._stop.wait(max(0.0, due - time.monotonic())):
             try:
                 if not work(rng, memory):
@@ -239,8 +241,7 @@ class Load:
             return False
         keys = chain(spec.tag, owner, spec.local_chains + number, spec.blocks)
         missing = self._get(self._store, self._blocks, "peer", keys, memory, spec.peer_deadline_ms)
-        if missing:
-            # As an engine does: what nobody gave in time is computed, and written.
+        if missing and spec.writes_back:
             self._put(missing, memory, spec.deadline_ms)
         return True
 
@@ -325,7 +326,7 @@ class Load:
                 elif result >= 0 and kind == "guest":
                     wrong += result  # of the wrong length, and its writer is trusted
                 elif result != NOT_FOUND:
-                    codes[f"get {result}"] += 1
+                    codes[f"{kind} {result}"] += 1
         finally:
             memory.reuse()
         with self._lock:

@@ -48,6 +48,11 @@ class LoadSpec(BaseModel):
     guest_owners: tuple[str, ...]
     deadline_ms: int
     peer_deadline_ms: int
+    peer_threads: int = 2
+    writes_back: bool = True
+    """Whether what no peer gave is written, as an engine does that has computed it."""
+    probe: bool = False
+    """Whether this engine only reads what its group's other engine has written."""
 
 
 class Sample(NamedTuple):

@@ -26,6 +26,8 @@ FIGURES = {
     "wrong_bytes": 0,
     "peer_reads_during_fault": 1000,
     "of_them_in_time": 999,
+    "gateway_memory_of_cap": 0.4,
+    "local_p99": {"fault_ms": 2.0, "allowed_ms": 2.1},
 }
 
 
@@ -115,18 +117,42 @@ def test_a_scenario_counts_as_held_only_if_every_round_did() -> None:
     rounds = [result("a", GOOD), result("a", BAD, round_=1), result("b", GOOD), result("b", GOOD)]
     (first, *_) = as_dict(Outcome(results=rounds), 7)["targets"]
     assert (first["name"], first["value"], first["met"]) == (
-        "scenarios held 2 times in a row",
+        "scenarios that held 2 times in a row",
         1,
         False,
     )
 
 
 def test_the_targets_of_a_suite_are_measured() -> None:
-    targets = as_dict(Outcome(results=[result("peer-frozen", GOOD)]), 7)["targets"]
-    met = {target["name"]: target["met"] for target in targets}
-    assert met["wrong bytes"]
-    assert met["bytes verified"]
-    assert met["reads of a frozen peer back within 10 ms of their deadline"]
+    names = ("peer-frozen", "all-hostile", "giant-catalog")
+    results = [result(name, GOOD) for name in names]
+    (_, *targets) = as_dict(Outcome(results=results), 7)["targets"]
+    assert [target["value"] for target in targets] == [
+        0,
+        9 * 10**9,
+        0.4,
+        pytest.approx(2.0 / 2.1),
+        0.999,
+    ]
+    assert all(target["met"] for target in targets)
+
+
+def test_of_several_rounds_the_worst_is_measured() -> None:
+    rounds = [
+        result(name, GOOD, round_=n) for n in range(2) for name in ("all-hostile", "flood-hellos")
+    ]
+    rounds[2].figures["local_p99"] = {"fault_ms": 4.0, "allowed_ms": 2.0}
+    rounds[3].figures["gateway_memory_of_cap"] = 1.2
+    targets = {t["target"]: t for t in as_dict(Outcome(results=rounds), 7)["targets"]}
+    assert (targets[1.1]["value"], targets[1.1]["met"]) == (1.2, False)
+    assert (targets[1.0]["value"], targets[1.0]["met"]) == (2.0, False)
+
+
+def test_too_few_reads_of_a_frozen_peer_are_no_figure() -> None:
+    few = result("peer-frozen", GOOD)
+    few.figures["peer_reads_during_fault"] = 999
+    (*_, last) = as_dict(Outcome(results=[few]), 7)["targets"]
+    assert (last["value"], last["met"]) == (None, None)
 
 
 def test_the_ablation_leaves_out_what_breaks_anyway() -> None:
