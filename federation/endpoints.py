@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
-from collections.abc import Callable
 from typing import Any
 
 import grpc
 import grpc.aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
+from federation.admin_service import AdminService
 from federation.config import GroupFile
 from federation.errors import MoonmeshError
 from federation.peers.service import OVERSIZE_READ_FACTOR, PeerService
 from federation.transfer.handover import EngineService
 from federation.trust.credentials import Credentials, EngineCredentials
-from moonmesh.v1 import engine_pb2
 
 STOP_SECONDS = 2.0
 """Grace for calls under way when the gateway is told to stop."""
@@ -64,7 +62,7 @@ class Endpoints:
         await self._start(server, address, credentials.server_credentials())
 
     async def serve_engines(
-        self, config: GroupFile, service: EngineService, status: Callable[[], dict[str, Any]]
+        self, config: GroupFile, service: EngineService, admin: AdminService
     ) -> None:
         """Listens for engines and the command line on this host.
 
@@ -72,7 +70,7 @@ class Endpoints:
             MoonmeshError: the socket cannot be had.
         """
         server = self._engine_server(config, service)
-        server.add_generic_rpc_handlers((_admin(status),))
+        server.add_generic_rpc_handlers((admin.handlers(),))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         socket = config.gateway_socket
         socket.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -131,13 +129,3 @@ class Endpoints:
             )
         await server.start()
         self._servers.append(server)
-
-
-def _admin(status: Callable[[], dict[str, Any]]) -> grpc.GenericRpcHandler:
-    async def answer(raw: bytes, context: grpc.aio.ServicerContext) -> bytes:
-        reply = engine_pb2.StatusReply(status_json=json.dumps(status()))
-        return bytes(reply.SerializeToString())
-
-    return grpc.method_handlers_generic_handler(
-        "moonmesh.v1.Admin", {"Status": grpc.unary_unary_rpc_method_handler(answer)}
-    )

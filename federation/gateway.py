@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from federation import telemetry
+from federation.admin_service import AdminService
 from federation.catalog.offers import Offers
 from federation.config import GroupFile, load_group
 from federation.endpoints import Endpoints
@@ -27,6 +28,7 @@ from federation.identity import Fingerprint, stored_key
 from federation.limits.guards import make_guards
 from federation.peering import Membership, load_membership
 from federation.peers.side import PeerSide, peer_side
+from federation.purge import Purge
 from federation.status import Problems, StatusReport
 from federation.timeouts import timeout
 from federation.transfer.admission import Admission
@@ -164,13 +166,15 @@ class Gateway:
             refusals=self._refusals,
             peers=peers,
         )
+        purge = Purge(store=store, holdings=holdings, staging=staging)
+        admin_service = AdminService(report.document, purge)
         endpoints = Endpoints()
         try:
             await self._restore(ledger, admin)
             if peers and member:
                 await endpoints.serve_peers(config, peers.service, member.credentials)
                 self._start(peers.sessions.run())
-            await endpoints.serve_engines(config, engines, report.document)
+            await endpoints.serve_engines(config, engines, admin_service)
             if config.gateway.engines_tcp and member:
                 folder = member.peering.own.credentials
                 inner = load_engine_credentials(folder, config.name, "server")

@@ -65,7 +65,7 @@ class StatusReport:
         self._side = peers
         self._started_at = time.monotonic()
 
-    def document(self) -> dict[str, Any]:
+    async def document(self) -> dict[str, Any]:
         """Everything, in JSON's types."""
         now = time.monotonic()
         names: dict[bytes, str] = {

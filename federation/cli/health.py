@@ -5,12 +5,15 @@ from __future__ import annotations
 import contextlib
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import grpc
+from google.protobuf.message import Message
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from moonmesh.v1 import engine_pb2
+
+Reply = TypeVar("Reply", bound=Message)
 
 ASK_TIMEOUT_S = 2.0
 STATUS_BYTES_MAX = 16 << 20
@@ -29,22 +32,39 @@ async def serving(socket: Path, timeout: float = ASK_TIMEOUT_S) -> bool:
 
 def ask_status(socket: Path, timeout: float = ASK_TIMEOUT_S) -> dict[str, Any] | str:
     """The gateway's own status; or, as text, why there is none."""
-    if not socket.exists():
-        return "the gateway has no socket: it is not running"
-    options = [("grpc.max_receive_message_length", STATUS_BYTES_MAX)]
-    with grpc.insecure_channel(f"unix:{socket}", options=options) as channel:
-        call = channel.unary_unary(
-            "/moonmesh.v1.Admin/Status",
-            request_serializer=engine_pb2.StatusRequest.SerializeToString,
-            response_deserializer=engine_pb2.StatusReply.FromString,
-        )
-        try:
-            reply = call(engine_pb2.StatusRequest(), timeout=timeout)
-        except grpc.RpcError as error:
-            code = error.code().name if isinstance(error, grpc.Call) else type(error).__name__
-            return f"the gateway does not answer: {code}"
+    reply = _ask(socket, "Status", engine_pb2.StatusRequest(), engine_pb2.StatusReply, timeout)
+    if isinstance(reply, str):
+        return reply
     with contextlib.suppress(ValueError):
         status = json.loads(reply.status_json)
         if isinstance(status, dict):
             return status
     return "the gateway's status is not JSON"
+
+
+def ask_purge(
+    socket: Path, origin: str, epoch: int | None, force: bool, seconds: int, timeout: float
+) -> engine_pb2.PurgeReply | str:
+    """What became of a purge; or, as text, why it was not done."""
+    asked = engine_pb2.PurgeRequest(origin=origin, epoch=epoch, force=force, seconds=seconds)
+    return _ask(socket, "Purge", asked, engine_pb2.PurgeReply, timeout)
+
+
+def _ask(
+    socket: Path, method: str, request: Message, reply: type[Reply], timeout: float
+) -> Reply | str:
+    if not socket.exists():
+        return "the gateway has no socket: it is not running"
+    options = [("grpc.max_receive_message_length", STATUS_BYTES_MAX)]
+    with grpc.insecure_channel(f"unix:{socket}", options=options) as channel:
+        call = channel.unary_unary(
+            f"/moonmesh.v1.Admin/{method}",
+            request_serializer=lambda message: message.SerializeToString(),
+            response_deserializer=reply.FromString,
+        )
+        try:
+            answer: Reply = call(request, timeout=timeout)
+        except grpc.RpcError as error:
+            code = error.code().name if isinstance(error, grpc.Call) else type(error).__name__
+            return f"the gateway does not answer: {code}"
+    return answer

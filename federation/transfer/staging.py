@@ -101,6 +101,17 @@ class Staging:
             if self._shares is not None:
                 self._shares.give(block.origin, len(block.data))
 
+    def drop_of(self, origin: str, epoch: int | None = None) -> int:
+        """Forgets what came from a peer (in one of its epochs), however short it has been here; how many."""
+        found = [
+            name
+            for name, block in self._blocks.items()
+            if block.origin == origin and epoch in (None, block.epoch)
+        ]
+        for name in found:
+            self.drop(*name)
+        return len(found)
+
     def _fits(self, size: int, origin: str) -> bool:
         if self.bytes + self.reserved + size > self._bytes_max:
             return False

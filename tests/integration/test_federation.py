@@ -12,6 +12,7 @@ import pytest
 from federation.errors import UsageError
 from federation.identity import Envelope
 from tests.support.federation import BLOCK, NAMESPACE, Buffer, Federation, content, read, write
+from tests.support.groups import moonmesh
 from tests.support.wait import wait_for
 
 pytestmark = pytest.mark.real
@@ -278,3 +279,22 @@ def test_without_a_gateway_it_is_plain_mooncake(pair: Federation) -> None:
     assert plain.stats()["gateway"] == "none"
     assert plain.close() == 0
     assert buffer.size == BLOCK
+
+
+def test_what_came_from_a_peer_can_be_purged(pair: Federation) -> None:
+    east, west = pair.store("east"), pair.store("west", deadline_ms=5000)
+    theirs, own = [f"purge-{i}" for i in range(20)], [f"kept-{i}" for i in range(5)]
+    write(east, theirs)
+    write(west, own)
+    pair.wait_for_view("west", "east", pair.status("east")["holdings"]["blocks"])
+    read(west, theirs)
+    wait_for(lambda: west.batch_is_exist(theirs, for_write=True) == [1] * 20, 10, "admission")
+    config = str(pair.folder / "west" / "group.toml")
+    done = moonmesh("purge", "--origin", "east", "-c", config)
+    assert done.returncode == 0, done.stderr
+    assert "that came from east" in done.stdout
+    assert west.batch_is_exist(theirs, for_write=True) == [0] * 20
+    assert west.batch_is_exist(own, for_write=True) == [1] * 5, "own blocks stay"
+    assert read(west, theirs) == ["peer"] * 20, "they are pulled anew, while it is imported"
+    again = moonmesh("purge", "--origin", "nobody", "-c", config)
+    assert (again.returncode, "removed 0 blocks" in again.stdout) == (0, True)

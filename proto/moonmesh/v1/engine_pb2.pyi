@@ -115,3 +115,25 @@ class StatusReply(_message.Message):
     STATUS_JSON_FIELD_NUMBER: _ClassVar[int]
     status_json: str
     def __init__(self, status_json: _Optional[str] = ...) -> None: ...
+
+class PurgeRequest(_message.Message):
+    __slots__ = ("origin", "epoch", "force", "seconds")
+    ORIGIN_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    FORCE_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    origin: str
+    epoch: int
+    force: bool
+    seconds: int
+    def __init__(self, origin: _Optional[str] = ..., epoch: _Optional[int] = ..., force: bool = ..., seconds: _Optional[int] = ...) -> None: ...
+
+class PurgeReply(_message.Message):
+    __slots__ = ("removed", "left", "origins")
+    REMOVED_FIELD_NUMBER: _ClassVar[int]
+    LEFT_FIELD_NUMBER: _ClassVar[int]
+    ORIGINS_FIELD_NUMBER: _ClassVar[int]
+    removed: int
+    left: int
+    origins: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, removed: _Optional[int] = ..., left: _Optional[int] = ..., origins: _Optional[_Iterable[str]] = ...) -> None: ...
