@@ -20,6 +20,7 @@ from chaos.record import MOMENT_S, PROBE, SETTLED_S, Pass, Record
 from chaos.scenario import Burn, Hostile, Scenario, Step
 from chaos.timeline import TimeLine, jitter
 from chaos.topology import Stage
+from federation.cli.health import ask_purge
 from federation.identity import Envelope
 from local_group.journal import FILE_NAME, decode
 
@@ -32,6 +33,7 @@ PREPARE_S = 60.0
 NOTABLE_CORES = 0.02
 """A process that used less than this more under the fault gets no burner."""
 AFTERWARDS_S = 0.5
+PURGE_GRACE_S = 5.0
 """How long the load goes on once peer hits are back."""
 
 Say = Callable[[str], None]
@@ -64,8 +66,12 @@ async def execute(
     record.quiet = stage.quiet
     record.statuses = await stage.statuses()
     record.counters = _growth(before, _counters(record.statuses))
-    if scenario.invariants.contained:
+    if contained := scenario.invariants.contained:
         record.origins = {g: _origins(stage, g, tag) for g in stage.topology.groups}
+        say(f"purging what {contained.group} has of {contained.origin}")
+        record.purged = await asyncio.to_thread(
+            _purge, stage, contained.group, contained.origin, contained.purge_s
+        )
     record.leftovers = _leftovers(stage, run)
     return record
 
@@ -279,6 +285,13 @@ def _origins(stage: Stage, group: str, tag: str) -> dict[str, int]:
                 space = names.get(entry.fingerprint, entry.fingerprint.hex())  # type: ignore[call-overload]
                 found[f"{space}/{entry.origin}"] += 1
     return dict(found)
+
+
+def _purge(stage: Stage, group: str, origin: str, seconds: int) -> tuple[int, int] | str:
+    """How many blocks were removed and are left; or why it was not done."""
+    socket = stage.config(group).gateway_socket
+    reply = ask_purge(socket, origin, None, False, seconds, timeout=seconds + PURGE_GRACE_S)
+    return reply if isinstance(reply, str) else (reply.removed, reply.left)
 
 
 def _leftovers(stage: Stage, run: str) -> list[str]:

@@ -104,6 +104,8 @@ class Record:
     leftovers: list[str] = field(default_factory=list)
     quiet: list[list[float]] = field(default_factory=list)
     """Stretches of the probe's reads while nothing was broken, of all runs on the topology."""
+    purged: tuple[int, int] | str | None = None
+    """Blocks that a purge has removed, and left; or why it was not done."""
     origins: dict[str, dict[str, int]] = field(default_factory=dict)
     """Per group: `namespace/origin` to blocks that its journal has, of this run."""
 

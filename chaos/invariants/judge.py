@@ -309,15 +309,18 @@ def _contained(record: Record, p: Contained) -> Verdict:
         if name.endswith(f"/{p.origin}") and not name.startswith("guest/")
     }
     others = set(guests) - {f"guest/{p.origin}"}
+    purged = record.purged if isinstance(record.purged, tuple) else (0, 0)
     held = poisoned >= p.poisoned_bytes and bool(guests) and not elsewhere and not others
+    held = held and purged[0] > 0 and purged[1] == 0
     return Verdict(
         name="contained",
         held=held,
         value=poisoned,
-        limit=f"in guest alone, of {p.origin} alone",
+        limit=f"in guest alone, of {p.origin} alone, and purged",
         detail=f"bytes read wrong where {p.origin} is trusted; on record: {guests or 'nothing'}"
         + (f"; outside of it: {elsewhere}" if elsewhere else "")
-        + (f"; of others: {sorted(others)}" if others else ""),
+        + (f"; of others: {sorted(others)}" if others else "")
+        + f"; purged: {record.purged}",
     )
 
 

@@ -128,12 +128,15 @@ class Refused(Parameters):
 
 
 class Contained(Parameters):
-    """What a trusted peer wrote wrong is read in its namespace alone, and its origin is on record."""
+    """What a trusted peer wrote wrong is read in its namespace alone, its origin is on record, and
+    `moonmesh purge` takes all of it out again."""
 
     group: str
     origin: str
     poisoned_bytes: Annotated[int, Field(ge=1)] = 1
     """Fewer read wrong than this show nothing."""
+    purge_s: Annotated[int, Field(ge=1, le=120)] = 15
+    """How long the purge may wait for blocks that are being read."""
 
 
 class Leased(Parameters):

@@ -69,6 +69,7 @@ def sound(**invariants: Any) -> Record:
     record.statuses = {"west": {"refused": [{"who": "evil", "reason": "a lie", "count": 2}]}}
     record.books = {"evil": {"window_bytes_max": 10 * MIB}}
     record.origins = {"west": {"demo/east": 5, "guest/evil": 3}}
+    record.purged = (3, 0)
     record.passes[0].totals["west"].poisoned_bytes = 1000
     return record
 
@@ -241,6 +242,15 @@ def test_poison_that_spreads_or_is_not_on_record_is_not_contained(
     record = sound(contained={"group": "west", "origin": "evil"})
     assert verdict(record, "contained").held
     record.origins["west"] = origins
+    assert not verdict(record, "contained").held
+
+
+@pytest.mark.parametrize("purged", [(2, 1), (0, 0), None, "the gateway does not answer"])
+def test_poison_that_cannot_be_purged_is_not_contained(
+    purged: tuple[int, int] | str | None,
+) -> None:
+    record = sound(contained={"group": "west", "origin": "evil"})
+    record.purged = purged
     assert not verdict(record, "contained").held
 
 
