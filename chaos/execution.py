@@ -17,13 +17,16 @@ from chaos.load.keys import ENVELOPES
 from chaos.load.spec import Audit, LoadSpec, Totals
 from chaos.monitor import CpuMeter, Monitor
 from chaos.record import MOMENT_S, PROBE, SETTLED_S, Pass, Record
-from chaos.scenario import Burn, Hostile, Scenario, Step
+from chaos.scenario import Burn, Hostile, Scenario, Step, Workload
 from chaos.timeline import TimeLine, jitter
 from chaos.topology import Stage
 from federation.cli.health import ask_purge
 from federation.identity import Envelope
 from local_group.journal import FILE_NAME, decode
 
+QUIET_CALLS = 300
+"""Of the probe: with fewer while nothing was broken, there is nothing to compare a fault with."""
+QUIET_S = 3.0
 SPARE_CHAINS = 6
 """Fresh chains beyond what the rates need."""
 SETTLE_S = 15.0
@@ -52,6 +55,15 @@ async def execute(
         ChaosError: it could not be run.
     """
     record = Record(scenario, seed, base_rss=dict(stage.base_rss))
+    if scenario.steps and sum(map(len, stage.quiet)) < QUIET_CALLS:
+        say("the load, with nothing broken")
+        calm = Scenario(
+            name="quiet",
+            summary="what local reads are compared with",
+            topology=stage.topology,
+            workload=Workload(seconds=QUIET_S),
+        )
+        await _pass(stage, calm, Pass("fault"), [], f"{tag}q", seed, record, say)
     before = _counters(await stage.statuses())
     burn: list[Step] = []
     for number, kind in enumerate(_order(scenario)):
@@ -124,9 +136,8 @@ async def _pass(
     for name, answer in zip(engines, stopped, strict=True):
         one.totals[name] = Totals.model_validate(answer["totals"])
         one.ended[name] = answer["ended"]
-    if one.kind == "fault":
-        quiet_until = one.fault_at if steps else one.end
-        stage.quiet += one.stretches(one.begin, quiet_until)
+    if one.kind == "fault" and work.usual:
+        stage.quiet += one.stretches(one.begin, one.fault_at if steps else one.end)
     began = time.monotonic()
     problems = await stage.problems_until_none(scenario.invariants.healthy.within_s)
     record.healthy_s = max(record.healthy_s, time.monotonic() - began)

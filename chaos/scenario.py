@@ -81,6 +81,12 @@ class Workload(Section):
     peer_deadline_ms: Annotated[int, Field(ge=5, le=10_000)] = 1000
     """Of reads of chains of peers."""
 
+    @property
+    def usual(self) -> bool:
+        """Whether it asks as much of the machine as a workload of which nothing is said."""
+        rates = {name for name in Workload.model_fields if name.endswith("_rate")} | {"blocks"}
+        return self.model_dump(include=rates) == Workload().model_dump(include=rates)
+
 
 class _Step(Section):
     at: Seconds

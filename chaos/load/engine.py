@@ -19,7 +19,7 @@ import numpy as np
 
 from chaos.load.keys import chain
 from chaos.load.spec import Audit, LoadSpec, Sample, Totals
-from chaos.load.watch import ControlThread, OwnWait
+from chaos.load.watch import ControlThread
 from federation.bench.engine import NOT_FOUND, ReplayStore
 from federation.bench.workload import BlockBytes
 
@@ -93,7 +93,6 @@ class Load:
         self._stop = threading.Event()
         self._threads: list[threading.Thread] = []
         self._watch = ControlThread()
-        self._own = threading.local()
 
     # Before the time line
 
@@ -225,8 +224,6 @@ class Load:
                 due += left_out * period
                 with self._lock:
                     self._totals.behind += left_out
-        if hasattr(self._own, "wait"):
-            self._own.wait.close()
 
     def _local(self, rng: random.Random, memory: Memory) -> bool:
         number = rng.randrange(self._spec.local_chains)
@@ -267,13 +264,11 @@ class Load:
             keys += chain(
                 self._spec.tag, owner, rng.randrange(2 * self._spec.fresh_chains), EXISTS_BLOCKS
             )
-        waited, begin = self._waited(), time.monotonic()
+        begin = time.monotonic()
         results = self._store.batch_is_exist(keys, wait_ms=EXISTS_WAIT_MS)
         end = time.monotonic()
         here = sum(result == 1 for result in results)
-        self._sample(
-            "exists", begin, end, waited, self._exists_deadline_ms, here, 0, len(keys) - here
-        )
+        self._sample("exists", begin, end, self._exists_deadline_ms, here, 0, len(keys) - here)
         return True
 
     # Calls
@@ -285,12 +280,6 @@ class Load:
 
     def _memory(self) -> Memory:
         return Memory(self._spec.blocks, self._blocks.size)
-
-    def _waited(self) -> float:
-        """Seconds that this thread has waited for a core, ever."""
-        if not hasattr(self._own, "wait"):
-            self._own.wait = OwnWait()
-        return float(self._own.wait.seconds())
 
     def _check_untouched(self, memory: Memory) -> None:
         if not memory.untouched():
@@ -310,7 +299,7 @@ class Load:
         """Reads a chain and checks it; the keys that were not found."""
         self._check_untouched(memory)
         count = len(keys)
-        waited, begin = self._waited(), time.monotonic()
+        begin = time.monotonic()
         try:
             results = store.batch_get_into(
                 keys, memory.pointers[:count], memory.sizes[:count], deadline_ms=deadline_ms
@@ -338,7 +327,7 @@ class Load:
             if kind != "settle":
                 self._codes.update(codes)
         local, peer = tiers.count("local"), tiers.count("peer")
-        self._sample(kind, begin, end, waited, deadline_ms, local, peer, count - local - peer)
+        self._sample(kind, begin, end, deadline_ms, local, peer, count - local - peer)
         return [key for key, tier in zip(keys, tiers, strict=True) if tier == "miss"]
 
     def _put(
@@ -347,7 +336,7 @@ class Load:
         self._check_untouched(memory)
         count = len(keys)
         self._blocks.fill(keys, memory.rows[:count])
-        waited, begin = self._waited(), time.monotonic()
+        begin = time.monotonic()
         try:
             results = self._store.batch_put_from(
                 keys, memory.pointers[:count], memory.sizes[:count], deadline_ms=deadline_ms
@@ -363,16 +352,12 @@ class Load:
             self._totals.stored += len(stored)
             self._codes.update(f"put {code}" for code in results if code != 0)
         if sample:
-            self._sample(
-                "put", begin, end, waited, deadline_ms, len(stored), 0, count - len(stored)
-            )
+            self._sample("put", begin, end, deadline_ms, len(stored), 0, count - len(stored))
 
-    def _sample(
-        self, kind: str, begin: float, end: float, waited: float, deadline_ms: int, *blocks: int
-    ) -> None:
+    def _sample(self, kind: str, begin: float, end: float, deadline_ms: int, *blocks: int) -> None:
         late = (end - begin) - deadline_ms / 1000
         if late > 0:
-            late -= max(self._watch.delay(begin, end), self._waited() - waited)
+            late -= self._watch.delay(begin, end)
         local, peer, misses = blocks
         sample = Sample(
             round(begin, 6),

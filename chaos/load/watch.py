@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import threading
 import time
 from collections import deque
@@ -47,28 +45,3 @@ class ControlThread:
         """Ends the thread."""
         self._end.set()
         self._thread.join(1.0)
-
-
-class OwnWait:
-    """How long the calling thread itself has waited for a core, by the kernel's count.
-
-    On several cores one thread may wait while the control thread runs: both are looked at. One object a
-    thread. Always 0 where the kernel does not count (`/proc/thread-self/schedstat`).
-    """
-
-    def __init__(self) -> None:
-        self._file: int | None = None
-        with contextlib.suppress(OSError):
-            self._file = os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
-
-    def seconds(self) -> float:
-        """Since the thread began."""
-        if self._file is None:
-            return 0.0
-        return int(os.pread(self._file, 128, 0).split()[1]) / 1e9
-
-    def close(self) -> None:
-        """Gives the file back."""
-        if self._file is not None:
-            os.close(self._file)
-            self._file = None
