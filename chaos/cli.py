@@ -44,6 +44,12 @@ def run(
         int | None, typer.Option(min=0, help="Repeats a run.", show_default="drawn")
     ] = None,
     repeat: Annotated[int, typer.Option(min=1, max=1000, help="Run each so often.")] = 1,
+    retries: Annotated[
+        int,
+        typer.Option(
+            min=0, max=10, help="Run a scenario again in which a busy machine may be what broke it."
+        ),
+    ] = 0,
     keep: Annotated[bool, typer.Option("--keep", help="Keep the folder with all logs.")] = False,
     port_base: Annotated[
         int, typer.Option(min=1024, max=29_000, help="Look for free ports from here.")
@@ -73,6 +79,7 @@ def run(
             planned,
             seed=chosen,
             repeat=repeat,
+            retries=retries,
             keep=keep,
             port_base=port_base,
             progress=progress,

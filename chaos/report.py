@@ -53,6 +53,7 @@ def _scenario(result: Result) -> dict[str, Any]:
         "seed": result.seed,
         "round": result.round,
         "held": result.held,
+        "repeated": result.repeated,
         "seconds": round(result.seconds, 2),
         "error": result.error,
         "again": result.again,
@@ -121,7 +122,7 @@ def write_junit(report: dict[str, Any], path: Path) -> None:
         "testsuite",
         name="chaos",
         tests=str(len(scenarios)),
-        failures=str(sum(not s["held"] and not s["error"] for s in scenarios)),
+        failures=str(sum(_failed(s) and not s["error"] for s in scenarios)),
         errors=str(sum(bool(s["error"]) for s in scenarios)),
         time=str(report["seconds"]),
         timestamp=report["written_at"],
@@ -133,13 +134,18 @@ def write_junit(report: dict[str, Any], path: Path) -> None:
         )
         if one["error"]:
             Xml.SubElement(case, "error", message=_xml(one["error"])).text = one["again"]
-        elif not one["held"]:
+        elif _failed(one):
             broken = [i for i in one["invariants"] if not i["held"] and not i["off"]]
             text = "\n".join([*(_line(i) for i in broken), f"again: {one['again']}"])
             message = ", ".join(i["name"] for i in broken)
             Xml.SubElement(case, "failure", message=message).text = _xml(text)
     Xml.indent(suite)
     _write(Xml.tostring(suite, encoding="unicode", xml_declaration=True) + "\n", path)
+
+
+def _failed(one: dict[str, Any]) -> bool:
+    """Whether a scenario broke, and was not run again after."""
+    return not one["held"] and not one["repeated"]
 
 
 def _xml(text: str) -> str:
@@ -191,6 +197,8 @@ def show(report: dict[str, Any], console: Console) -> None:
         column.justify = "right"
     for one in report["scenarios"]:
         mark = Text("held", "green") if one["held"] else Text("BROKEN", "bold red")
+        if one["repeated"]:
+            mark = Text("again", "yellow")
         if one["error"]:
             mark = Text("NOT RUN", "bold red")
         checked = one["figures"].get("verified_bytes", 0) / MIB

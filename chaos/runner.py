@@ -8,6 +8,7 @@ import shutil
 import signal
 import tempfile
 import time
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,7 +28,8 @@ from local_group.state import kill_all
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 STOP_GROUPS_S = 60.0
-PORT_BASE = 28_000
+TIMED = frozenset({"deadlines", "errors", "local_p99", "felt", "hits", "returns", "healthy"})
+"""Invariants that a busy machine can break. What is not here is never run again in the hope of better."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,8 @@ class Result:
     error: str = ""
     """Why it could not be run; then there are no verdicts."""
     figures: dict[str, Any] = field(default_factory=dict)
+    repeated: bool = False
+    """It broke, and was run again because a busy machine may have been the reason."""
 
     @property
     def broken(self) -> list[Verdict]:
@@ -62,6 +66,11 @@ class Result:
     def held(self) -> bool:
         """Whether it ran, and every invariant held."""
         return not self.error and not self.broken
+
+    @property
+    def by_time_alone(self) -> bool:
+        """Whether all that broke is a matter of time, which a busy machine takes away too."""
+        return not self.error and all(v.name in TIMED for v in self.broken)
 
     @property
     def again(self) -> str:
@@ -83,8 +92,8 @@ class Outcome:
 
     @property
     def held(self) -> bool:
-        """Whether all scenarios held, and nothing is left."""
-        return all(result.held for result in self.results) and not self.left
+        """Whether all scenarios held (each in its last run), and nothing is left."""
+        return all(r.held for r in self.results if not r.repeated) and not self.left
 
 
 class Progress(Protocol):
@@ -105,6 +114,7 @@ class Runner:
 
     Args:
         seed: of every scenario; with `repeat`, round n has seed + n.
+        retries: how often a scenario is run again of which only invariants broke that depend on time.
         keep: leave the folder, to look at the logs.
     """
 
@@ -114,6 +124,7 @@ class Runner:
         *,
         seed: int,
         repeat: int,
+        retries: int = 0,
         keep: bool,
         port_base: int,
         progress: Progress,
@@ -121,6 +132,7 @@ class Runner:
         self._planned = planned
         self._seed = seed
         self._repeat = repeat
+        self._retries = retries
         self._keep = keep
         self._port_base = port_base
         self._progress = progress
@@ -180,22 +192,27 @@ class Runner:
         self, topology: Topology, planned: Sequence[Planned], folder: Path, run: str
     ) -> None:
         stage: Stage | None = None
+        rounds = range(self._repeat)
+        todo = deque((item, round_, self._retries) for round_ in rounds for item in planned)
         try:
-            for round_ in range(self._repeat):
-                for item in planned:
-                    if stage is None:
-                        stage, why = await self._up(topology, folder)
-                    if stage is None:
-                        result = self._new(item, round_)
-                        result.error = f"its topology did not start: {why}"
-                    else:
-                        result = await self._one(stage, item, round_, run)
-                    self._outcome.results.append(result)
-                    self._progress.result(result)
-                    unwell = result.error or any(v.name == "healthy" for v in result.broken)
-                    if stage is not None and (unwell or item.scenario.spoils):
-                        await self._down(stage)  # what comes next starts on sound ground
-                        stage = None
+            while todo:
+                item, round_, retries = todo.popleft()
+                if stage is None:
+                    stage, why = await self._up(topology, folder)
+                if stage is None:
+                    result = self._new(item, round_)
+                    result.error = f"its topology did not start: {why}"
+                else:
+                    result = await self._one(stage, item, round_, run)
+                if not result.held and result.by_time_alone and retries:
+                    result.repeated = True
+                    todo.appendleft((item, round_, retries - 1))
+                self._outcome.results.append(result)
+                self._progress.result(result)
+                unwell = result.error or any(v.name == "healthy" for v in result.broken)
+                if stage is not None and (unwell or item.scenario.spoils):
+                    await self._down(stage)  # what comes next starts on sound ground
+                    stage = None
         finally:
             if stage is not None:
                 await asyncio.shield(asyncio.ensure_future(self._down(stage)))

@@ -123,6 +123,28 @@ def test_a_scenario_counts_as_held_only_if_every_round_did() -> None:
     )
 
 
+def test_a_run_that_was_repeated_is_shown_and_fails_nothing_but_the_target(tmp_path: Path) -> None:
+    first = result("a", BAD)
+    first.repeated = True
+    both = Outcome(results=[first, result("a", GOOD)])
+    assert both.held
+    report = as_dict(both, 7)
+    assert report["targets"][0]["value"] == 0, "it did not hold each time"
+    write_junit(report, tmp_path / "junit.xml")
+    assert Xml.parse(tmp_path / "junit.xml").getroot().get("failures") == "0"
+    console = Console(file=io.StringIO(), width=140)
+    show(report, console)
+    assert "again" in console.file.getvalue()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("broken", "alone"), [(["deadlines", "returns"], True), (["deadlines", "wrong_bytes"], False)]
+)
+def test_only_what_depends_on_time_is_run_again(broken: list[str], alone: bool) -> None:
+    found = result("a", *(Verdict(name, False) for name in broken))
+    assert found.by_time_alone is alone
+
+
 def test_the_targets_of_a_suite_are_measured() -> None:
     names = ("peer-frozen", "all-hostile", "giant-catalog")
     results = [result(name, GOOD) for name in names]
