@@ -1,4 +1,4 @@
-"""Breaks things on purpose: hostile peers with valid certificates.
+"""Breaks things on purpose: faults on real processes, hostile peers.
 
 Imports everything; nothing imports it but the tests.
 """

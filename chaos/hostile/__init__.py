@@ -1,4 +1,5 @@
-"""Peers that speak the protocol with valid certificates and lie.
+"""Peers with valid certificates that lie, poison, flood and stall.
 
-May be imported by `chaos` and the tests.
+`answers` is what they send where they are asked, `attacks` what they do by themselves, `statements` what
+they say of themselves, `peer` the program.
 """

@@ -4,149 +4,114 @@
         --fingerprint HEX --claim KEY --claim KEY
 
 It greets like an honest gateway, claims to hold the given keys, and answers pulls as `--behaviour` says.
+With `--load FILE` it claims the blocks of a load instead, and knows their bytes; with `--attack` it does
+something by itself to the peer that `--target` names. With `--asleep` it makes honest statements and has
+an honest catalog, and attacks nobody, until a line comes on stdin. At the end it prints its books as JSON.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import enum
+import contextlib
+import json
 import os
 import signal
-import struct
-import time
-from collections.abc import AsyncIterator, Callable, Mapping
+import sys
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import grpc
 import grpc.aio
+from pydantic import BaseModel, ConfigDict
 
+from chaos.hostile.answers import Answer, Content, answer, honest_block, load_content
+from chaos.hostile.attacks import Attack, Attacker
+from chaos.hostile.statements import Speaker
+from chaos.load.keys import ENVELOPES, chain, contents
 from federation.catalog.log import HoldingsLog
 from federation.catalog.wire import pages, position_to_wire
 from federation.config import Limits
-from federation.identity import Fingerprint, block_digest, key_hash
+from federation.identity import Envelope, Fingerprint, key_hash
 from federation.peering import Peering, load_peering
 from federation.peers.link import CATALOG_METHOD, HELLO_METHOD, PULL_METHOD
-from federation.transfer.frames import Encoder
+from federation.timeouts import timeout
 from federation.trust.credentials import Credentials, load_credentials
-from gossip.config import GossipConfig
-from gossip.engine import GossipEngine
 from moonmesh.v1 import peer_pb2
 
-BLOCK_BYTES = 4096
+__all__ = ["Behaviour", "HostilePeer", "LoadClaims", "honest_block"]
+
+Behaviour = Answer
+GIANT_PAGE_BYTES = 480 * 1024
+"""Hashes in one page of a catalog without end: as many as fit a control message."""
+NICE = 10
+"""It stands for another machine: here it must not take the cores that only a test makes it share."""
+CATALOGS = ("claims", "giant", "stall")
 
 
-class Behaviour(str, enum.Enum):
-    """How a pull is answered."""
+class LoadClaims(BaseModel):
+    """Blocks of a load, as a hostile peer claims them: see `chaos.load`."""
 
-    HONEST = "honest"
-    """The claimed blocks, with their digests: shows that the rest of this program is sound."""
-    WRONG_DIGEST = "wrong-digest"
-    """Other bytes than the digest is of."""
-    WRONG_SIZE = "wrong-size"
-    """A header that announces more than was asked for."""
-    WRONG_NAMESPACE = "wrong-namespace"
-    """Blocks with the digest that they have in another namespace."""
-    OVERSIZED_MESSAGE = "oversized-message"
-    """One message far above the limit."""
-    GARBAGE = "garbage"
-    """Bytes that are no frames."""
-    CUT = "cut"
-    """Ends in the middle of a block."""
-    NOTHING = "nothing"
-    """Holds none of what it claims."""
-    STALL = "stall"
-    """Accepts, and never answers."""
+    model_config = ConfigDict(frozen=True)
 
+    tag: str
+    owners: tuple[str, ...]
+    chains: int
+    blocks: int
+    block_bytes: int
+    namespaces: tuple[str, ...]
 
-def honest_block(key: str) -> bytes:
-    """The bytes that an honest group would hold under `key`: readers compare with these."""
-    return (key.encode() * BLOCK_BYTES)[:BLOCK_BYTES]
+    def keys(self) -> list[str]:
+        """All of them."""
+        return [
+            key
+            for owner in self.owners
+            for number in range(self.chains)
+            for key in chain(self.tag, owner, number, self.blocks)
+        ]
 
-
-def _honest(fingerprint: Fingerprint, keys: list[str]) -> list[bytes]:
-    return _answer(keys, lambda key, data: block_digest(fingerprint, key, data))
-
-
-def _wrong_digest(fingerprint: Fingerprint, keys: list[str]) -> list[bytes]:
-    return _answer(keys, lambda key, data: block_digest(fingerprint, key, data + b"!"))
-
-
-def _wrong_namespace(fingerprint: Fingerprint, keys: list[str]) -> list[bytes]:
-    other = Fingerprint(bytes(byte ^ 0xFF for byte in fingerprint))
-    return _answer(keys, lambda key, data: block_digest(other, key, data))
-
-
-def _wrong_size(fingerprint: Fingerprint, keys: list[str]) -> list[bytes]:
-    return [struct.pack("<BBHII16s", 1, 1, 0, 0, 1 << 30, bytes(16)) + bytes(1000)]
-
-
-def _oversized(fingerprint: Fingerprint, keys: list[str]) -> list[bytes]:
-    return [bytes(16 * 1024 * 1024)]
-
-
-def _garbage(fingerprint: Fingerprint, keys: list[str]) -> list[bytes]:
-    return [os.urandom(1000)]
-
-
-def _cut(fingerprint: Fingerprint, keys: list[str]) -> list[bytes]:
-    return [_honest(fingerprint, keys)[0][: BLOCK_BYTES // 2]]
-
-
-def _nothing(fingerprint: Fingerprint, keys: list[str]) -> list[bytes]:
-    encoder = Encoder(1 << 20)
-    return [m for index in range(len(keys)) for m in encoder.missing(index)] + [encoder.end()]
-
-
-ANSWERS: Mapping[Behaviour, Callable[[Fingerprint, list[str]], list[bytes]]] = {
-    Behaviour.HONEST: _honest,
-    Behaviour.WRONG_DIGEST: _wrong_digest,
-    Behaviour.WRONG_SIZE: _wrong_size,
-    Behaviour.WRONG_NAMESPACE: _wrong_namespace,
-    Behaviour.OVERSIZED_MESSAGE: _oversized,
-    Behaviour.GARBAGE: _garbage,
-    Behaviour.CUT: _cut,
-    Behaviour.NOTHING: _nothing,
-}
-
-
-def _answer(keys: list[str], digest: Callable[[str, bytes], bytes]) -> list[bytes]:
-    encoder = Encoder(1 << 20)
-    messages: list[bytes] = []
-    for index, key in enumerate(keys):
-        data = honest_block(key)
-        messages += encoder.block(index, digest(key, data), memoryview(data))
-    return [*messages, encoder.end()]
+    def contents(self) -> dict[Fingerprint, Content]:
+        """The right bytes, by namespace."""
+        return {
+            Envelope.of(ENVELOPES[name]).fingerprint(): load_content(
+                contents(name, self.block_bytes)
+            )
+            for name in self.namespaces
+        }
 
 
 class HostilePeer:
-    """The liar's server. Prints `pulled N` after each pull, for who watches it."""
+    """The liar's server. Prints `pulled N` after each pull, for who watches it.
+
+    Args:
+        known: per namespace the bytes of its blocks.
+        claims: keys that it says it holds, in each of them.
+        catalog: `claims`; `giant`: pages without end; `stall`: never an answer.
+    """
 
     def __init__(
         self,
-        peering: Peering,
-        credentials: Credentials,
-        behaviour: Behaviour,
-        fingerprint: Fingerprint,
-        claims: list[str],
-        epoch: int,
+        speaker: Speaker,
+        behaviour: Answer,
+        known: Mapping[Fingerprint, Content],
+        claims: Sequence[str],
+        catalog: str = "claims",
     ) -> None:
+        self._speaker = speaker
         self._behaviour = behaviour
-        self._fingerprint = fingerprint
-        self._log = HoldingsLog(os.urandom(16), Limits().log_entries)
-        for key in claims:
-            self._log.add(key_hash(fingerprint, key))
-        self._gossip = GossipEngine(
-            peering.own.group,
-            peering.federation,
-            credentials.signing_key,
-            {peer.name: [key.public for key in peer.keys] for peer in peering.peers},
-            epoch=epoch,
-            boot_nonce=os.urandom(16),
-            config=GossipConfig.wan(),
-            now=time.monotonic(),
-        )
-        self._pulls = 0
+        self._known = known
+        self.awake = asyncio.Event()
+        """From here on statements, catalogs and attacks are hostile."""
+        self._catalog_how = catalog
+        self._logs: dict[bytes, HoldingsLog] = {}
+        for fingerprint in known:
+            log = HoldingsLog(os.urandom(16), Limits().log_entries)
+            for key in claims:
+                log.add(key_hash(fingerprint, key))
+            self._logs[fingerprint] = log
+        self.pulls = 0
+        self.catalogs = 0
 
     def handlers(self) -> grpc.GenericRpcHandler:
         """For `server.add_generic_rpc_handlers`."""
@@ -160,43 +125,62 @@ class HostilePeer:
         )
 
     async def _hello(self, raw: bytes, context: grpc.aio.ServicerContext) -> bytes:
-        self._gossip.tick(time.monotonic(), int(time.time() * 1000))
-        reply = self._gossip.reply()
-        reply.positions.add(
-            fingerprint=self._fingerprint,
-            position=position_to_wire(self._log.position),
-            blocks=len(self._log),
-        )
+        self._speaker.heard(raw)
+        reply = self._speaker.reply()
+        for fingerprint, log in self._logs.items():
+            reply.positions.add(
+                fingerprint=fingerprint,
+                position=position_to_wire(log.position),
+                blocks=len(log),
+            )
         return bytes(reply.SerializeToString())
 
     async def _catalog(self, raw: bytes, context: grpc.aio.ServicerContext) -> AsyncIterator[bytes]:
         request = peer_pb2.CatalogRequest.FromString(raw)
-        if request.after.log_id == self._log.position.log_id:
-            await asyncio.sleep(request.wait_ms / 1000)
-        for page in pages(self._log.since(None), 65536):
+        self.catalogs += 1
+        log = self._logs.get(request.fingerprint)
+        if log is None:
+            await context.abort(grpc.StatusCode.PERMISSION_DENIED, "not here")
+        assert log is not None
+        if self._catalog_how != "claims" and not self.awake.is_set() and request.HasField("after"):
+            with contextlib.suppress(asyncio.TimeoutError):
+                async with timeout(request.wait_ms / 1000):
+                    await self.awake.wait()
+        if self._catalog_how == "stall" and self.awake.is_set():
+            await asyncio.Event().wait()
+        while self._catalog_how == "giant" and self.awake.is_set():
+            yield peer_pb2.CatalogPage(
+                position=position_to_wire(log.position),
+                snapshot=True,
+                added=os.urandom(GIANT_PAGE_BYTES),
+            ).SerializeToString()
+        if request.after == position_to_wire(log.position):
+            await asyncio.sleep(request.wait_ms / 1000)  # nothing is ever new here
+        for page in pages(log.since(None), 65536):
             yield page.SerializeToString()
 
     async def _pull(self, raw: bytes, context: grpc.aio.ServicerContext) -> AsyncIterator[bytes]:
         request = peer_pb2.PullRequest.FromString(raw)
-        self._pulls += 1
-        print(f"pulled {self._pulls}", flush=True)
-        if self._behaviour is Behaviour.STALL:
-            await asyncio.Event().wait()
-        for message in ANSWERS[self._behaviour](self._fingerprint, list(request.keys)):
+        self.pulls += 1
+        print(f"pulled {self.pulls}", flush=True)
+        fingerprint = Fingerprint(request.fingerprint)
+        content = self._known.get(fingerprint, honest_block)
+        async for message in answer(self._behaviour, fingerprint, list(request.keys), content):
             yield message
 
 
 async def _serve(arguments: argparse.Namespace) -> None:
     peering = load_peering(arguments.config)
     credentials = load_credentials(peering.own.credentials, peering.own.group, peering.federation)
-    peer = HostilePeer(
-        peering,
-        credentials,
-        Behaviour(arguments.behaviour),
-        Fingerprint(bytes.fromhex(arguments.fingerprint)),
-        arguments.claim,
-        arguments.epoch,
-    )
+    if arguments.load:
+        load = LoadClaims.model_validate_json(arguments.load.read_text())
+        known, claims = load.contents(), load.keys()
+    else:
+        fingerprint = Fingerprint(bytes.fromhex(arguments.fingerprint))
+        known, claims = {fingerprint: honest_block}, arguments.claim
+    speaker = Speaker(peering, credentials, arguments.epoch)
+    behaviour = Answer(arguments.behaviour)
+    peer = HostilePeer(speaker, behaviour, known, claims, arguments.catalog)
     server = grpc.aio.server(options=[("grpc.max_send_message_length", -1)])
     server.add_generic_rpc_handlers((peer.handlers(),))
     server.add_secure_port(arguments.listen, credentials.server_credentials())
@@ -206,19 +190,93 @@ async def _serve(arguments: argparse.Namespace) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
+    attacker, attack = None, None
+    if arguments.asleep:
+        await _first(asyncio.create_task(_line()), asyncio.create_task(stop.wait()))
+    speaker.how = arguments.statements
+    peer.awake.set()
+    if arguments.attack != Attack.NONE.value:
+        fingerprint = next(iter(known))
+        attacker = _attacker(peering, credentials, speaker, fingerprint, claims, arguments)
+        attack = asyncio.create_task(attacker.run(Attack(arguments.attack)))
     await stop.wait()
+    if attack is not None:
+        attack.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await attack
     await server.stop(0)
+    books = vars(attacker.books) if attacker else {}
+    told = {k: v for k, v in books.items() if not k.startswith("_")}
+    print(json.dumps({"pulls": peer.pulls, "catalogs": peer.catalogs, **told}), flush=True)
+
+
+async def _first(*tasks: asyncio.Task[Any]) -> None:
+    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    for task in tasks:
+        task.cancel()
+
+
+async def _line() -> None:
+    """Waits for a line on stdin, or its end."""
+    reader = asyncio.StreamReader()
+    await asyncio.get_running_loop().connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(reader), sys.stdin
+    )
+    await reader.readline()
+
+
+def _attacker(
+    peering: Peering,
+    credentials: Credentials,
+    speaker: Speaker,
+    fingerprint: Fingerprint,
+    keys: Sequence[str],
+    arguments: argparse.Namespace,
+) -> Attacker:
+    (target,) = (peer for peer in peering.peers if peer.name == arguments.target)
+    options = [
+        *credentials.channel_options(target.name),
+        ("grpc.max_receive_message_length", -1),
+        ("grpc.use_local_subchannel_pool", 1),
+    ]
+
+    def channel() -> grpc.aio.Channel:
+        return grpc.aio.secure_channel(
+            target.address, credentials.channel_credentials(), options=options
+        )
+
+    host, _, port = target.address.rpartition(":")
+    return Attacker(
+        channel,
+        speaker.hello,
+        (host, int(port)),
+        fingerprint,
+        keys,
+        window_s=arguments.lease_ms / 1000,
+        pin_s=arguments.pin_seconds,
+    )
 
 
 def main() -> None:
     """Runs the hostile peer until it is told to stop."""
+    os.nice(NICE)
     parser = argparse.ArgumentParser(prog="python -m chaos.hostile.peer")
     parser.add_argument("-c", "--config", type=Path, required=True)
     parser.add_argument("--listen", required=True)
-    parser.add_argument("--behaviour", choices=[b.value for b in Behaviour], required=True)
-    parser.add_argument("--fingerprint", required=True)
+    parser.add_argument("--behaviour", choices=[a.value for a in Answer], required=True)
+    parser.add_argument("--fingerprint", default="00" * 16)
     parser.add_argument("--epoch", type=int, default=1, help="higher than at the last start")
     parser.add_argument("--claim", action="append", default=[])
+    parser.add_argument("--load", type=Path, help="a LoadClaims as JSON")
+    parser.add_argument(
+        "--statements", choices=["honest", "replay", "equivocate"], default="honest"
+    )
+    parser.add_argument("--catalog", choices=CATALOGS, default="claims")
+    parser.add_argument("--attack", choices=[a.value for a in Attack], default=Attack.NONE.value)
+    parser.add_argument("--target", default="")
+    parser.add_argument("--asleep", action="store_true", help="until a line comes on stdin")
+    parser.add_argument("--lease-ms", type=int, default=10_000, help="window of the books")
+    parser.add_argument("--pin-seconds", type=float, default=5.0)
     asyncio.run(_serve(parser.parse_args()))
 
 

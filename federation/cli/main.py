@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import sys
+from importlib import metadata
 
 import typer
 
@@ -26,6 +29,22 @@ app.add_typer(peer.app, name="peer")
 app.add_typer(bench.app, name="bench")
 app.add_typer(trace.app, name="trace")
 app.add_typer(reference.app, name="config")
+
+EXTENSIONS = "moonmesh.commands"
+"""Entry points of this group add commands: what lies above this layer is not imported by name."""
+FROM_SOURCE = {"chaos": "chaos.cli:app"}
+"""Those of this repository, for a source tree whose entry points are not installed."""
+
+
+def _extend() -> None:
+    found = {point.name: point.value for point in metadata.entry_points(group=EXTENSIONS)}
+    for name, value in {**FROM_SOURCE, **found}.items():
+        module, _, attribute = value.partition(":")
+        with contextlib.suppress(ModuleNotFoundError):  # an installation may leave it out
+            app.add_typer(getattr(importlib.import_module(module), attribute), name=name)
+
+
+_extend()
 
 
 def main() -> None:

@@ -1,0 +1,124 @@
+"""Finding again what a run left behind, even one that was killed.
+
+A run writes a file before it starts anything, and marks every process with its id in the environment.
+The next start reads the files of runs whose runner is gone, ends what is marked and removes the folders.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from local_group.state import ProcessId, kill_all
+
+MARK = "MOONMESH_CHAOS_RUN"
+"""Environment variable of every process of a run: the run's id."""
+KILL_S = 5.0
+FILE_BYTES_MAX = 1 << 20
+_ENVIRON_BYTES_MAX = 1 << 20
+
+
+class RunFile(BaseModel):
+    """What a later start needs to know of a run."""
+
+    model_config = ConfigDict(frozen=True)
+
+    run: str
+    runner: ProcessId
+    folders: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Found:
+    """What was left of a run, and is gone now."""
+
+    run: str
+    processes: int
+    survivors: int
+    """Processes that could not be ended."""
+
+
+def runs_folder() -> Path:
+    """Where run files are kept: one folder a user of this host."""
+    return Path(tempfile.gettempdir(), f"moonmesh-chaos-{os.getuid()}")
+
+
+class Run:
+    """The record of one run: on disk from the start to the end of the `with`."""
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self._runs = folder or runs_folder()
+        self._runs.mkdir(mode=0o700, exist_ok=True)
+        runner = ProcessId.of(os.getpid())
+        assert runner is not None
+        self._runner = runner
+        self.id = f"{runner.pid}-{runner.start_ticks}"
+        self._file = self._runs / f"{self.id}.json"
+        self._folders: list[str] = []
+
+    def __enter__(self) -> Run:
+        self._write()
+        os.environ[MARK] = self.id  # inherited by every process that is started from now on
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.environ.pop(MARK, None)
+        self._file.unlink(missing_ok=True)
+
+    def owns(self, folder: Path) -> None:
+        """Remembers a folder that is to be removed with the run."""
+        self._folders.append(str(folder))
+        self._write()
+
+    def _write(self) -> None:
+        record = RunFile(run=self.id, runner=self._runner, folders=tuple(self._folders))
+        temporary = self._file.with_suffix(".tmp")
+        temporary.write_text(record.model_dump_json())
+        temporary.replace(self._file)
+
+
+def clean_up(folder: Path | None = None) -> list[Found]:
+    """Ends and removes what runs whose runner is gone have left."""
+    found = []
+    for file in sorted((folder or runs_folder()).glob("*.json")):
+        try:
+            record = RunFile.model_validate_json(file.read_bytes()[:FILE_BYTES_MAX])
+        except (OSError, ValidationError, json.JSONDecodeError):
+            continue
+        if record.runner.alive():
+            continue
+        left = list(marked(record.run))
+        survivors = kill_all(left, KILL_S)
+        for name in record.folders:
+            shutil.rmtree(name, ignore_errors=True)
+        if not survivors:
+            with contextlib.suppress(OSError):
+                file.unlink()
+        found.append(Found(record.run, len(left), len(survivors)))
+    return found
+
+
+def marked(run: str, but: Iterable[int] = ()) -> Iterator[ProcessId]:
+    """The running processes of a run, except this one and those of `but`."""
+    wanted = f"{MARK}={run}".encode()
+    left_out = {os.getpid(), *but}
+    for entry in os.scandir("/proc"):
+        if not entry.name.isdigit() or int(entry.name) in left_out:
+            continue
+        try:
+            with open(f"/proc/{entry.name}/environ", "rb") as file:
+                environ = file.read(_ENVIRON_BYTES_MAX)
+        except OSError:
+            continue
+        if wanted in environ.split(b"\0"):
+            process = ProcessId.of(int(entry.name))
+            if process is not None:
+                yield process

@@ -1,0 +1,175 @@
+"""`moonmesh chaos`: breaks real groups on purpose, and says what held. Loaded by `moonmesh` by name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+app = typer.Typer(help="Break real groups on purpose, and see what holds.", no_args_is_help=True)
+
+PLAIN_WIDTH = 140
+
+
+@app.command("list")
+def list_(
+    names: Annotated[
+        list[str] | None, typer.Argument(help="Suites, SUITE/NAME, files or folders.")
+    ] = None,
+) -> None:
+    """Shows the scenarios of suites (all packaged ones without names)."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from chaos.scenario import find, load_scenario, suites
+
+    table = Table("suite", "scenario", "load, s", "what happens")
+    for path in find(names or suites()):
+        scenario = load_scenario(path)
+        seconds = f"{scenario.workload.seconds:g}"
+        table.add_row(path.parent.name, scenario.name, seconds, scenario.summary)
+    Console().print(table)
+
+
+@app.command()
+def run(
+    names: Annotated[list[str], typer.Argument(help="Suites, SUITE/NAME, files or folders.")],
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write the report.")] = None,
+    junit: Annotated[Path | None, typer.Option(help="Write JUnit XML.")] = None,
+    seed: Annotated[
+        int | None, typer.Option(min=0, help="Repeats a run.", show_default="drawn")
+    ] = None,
+    repeat: Annotated[int, typer.Option(min=1, max=1000, help="Run each so often.")] = 1,
+    retries: Annotated[
+        int,
+        typer.Option(
+            min=0, max=10, help="Run a scenario again in which a busy machine may be what broke it."
+        ),
+    ] = 0,
+    keep: Annotated[bool, typer.Option("--keep", help="Keep the folder with all logs.")] = False,
+    port_base: Annotated[
+        int, typer.Option(min=1024, max=29_000, help="Look for free ports from here.")
+    ] = 28_000,
+) -> None:
+    """Runs scenarios on real processes; exit 1 if an invariant is broken.
+
+    Starts its own groups in a temporary folder and always takes them down again; what a killed run
+    left behind, the next one removes.
+    """
+    import asyncio
+    import random
+
+    from chaos.progress import ConsoleProgress
+    from chaos.report import as_dict, show, write_json, write_junit
+    from chaos.runner import Planned, Runner
+    from chaos.scenario import find, load_scenario
+    from federation.bench.report import check_writable
+
+    check_writable(json_file)
+    check_writable(junit)
+    planned = [Planned(load_scenario(path), _word(path)) for path in find(names)]
+    chosen = random.SystemRandom().randrange(1 << 31) if seed is None else seed
+    console = _console()
+    with ConsoleProgress(console, repeat * len(planned)) as progress:
+        runner = Runner(
+            planned,
+            seed=chosen,
+            repeat=repeat,
+            retries=retries,
+            keep=keep,
+            port_base=port_base,
+            progress=progress,
+        )
+        outcome = asyncio.run(runner.run())
+    report = as_dict(outcome, chosen)
+    show(report, console)
+    if outcome.kept is not None:
+        console.print(f"the logs are kept in {outcome.kept}", highlight=False)
+    if json_file is not None:
+        write_json(report, json_file)
+    if junit is not None:
+        write_junit(report, junit)
+    if outcome.interrupted:
+        raise typer.Exit(128 + outcome.interrupted)
+    if not outcome.held:
+        raise typer.Exit(1)
+
+
+@app.command()
+def report(file: Annotated[Path, typer.Argument(help="What `run --json` wrote.")]) -> None:
+    """Shows a report again; exit 1 if an invariant was broken."""
+    from chaos.report import read_json, show
+
+    found = read_json(file)
+    show(found, _console())
+    if not found["held"]:
+        raise typer.Exit(1)
+
+
+@app.command()
+def ablate(
+    names: Annotated[list[str], typer.Argument(help="Suites, SUITE/NAME, files or folders.")],
+    guard: Annotated[
+        list[str] | None, typer.Option(help="A guard to switch off; all without.")
+    ] = None,
+    markdown: Annotated[Path | None, typer.Option(help="Write the table.")] = None,
+    seed: Annotated[int, typer.Option(min=0)] = 1,
+    port_base: Annotated[int, typer.Option(min=1024, max=29_000)] = 28_000,
+) -> None:
+    """Runs scenarios with one guard off at a time, and shows what breaks then.
+
+    It takes as long as the scenarios, for each guard and once more with all of them on.
+    """
+    import asyncio
+
+    from chaos.ablate import Row, as_markdown
+    from chaos.ablate import ablate as each
+    from chaos.progress import ConsoleProgress
+    from chaos.runner import Outcome, Planned, Runner
+    from chaos.scenario import find, load_scenario
+    from federation.bench.report import check_writable, command_line
+    from federation.errors import UsageError
+    from federation.limits.names import GuardName
+
+    check_writable(markdown)
+    known = {g.value: g for g in GuardName}
+    for name in guard or ():
+        if name not in known:
+            raise UsageError(f"there is no guard {name!r}", hint=f"there are {', '.join(known)}")
+    planned = [Planned(load_scenario(path), _word(path)) for path in find(names)]
+    console = _console()
+
+    def run_all(off: str) -> Outcome:
+        console.print(f"[bold]off: {off}[/bold]")
+        with ConsoleProgress(console, len(planned)) as progress:
+            runner = Runner(
+                planned, seed=seed, repeat=1, keep=False, port_base=port_base, progress=progress
+            )
+            return asyncio.run(runner.run())
+
+    rows: list[Row] = []
+    for row in each([known[name] for name in guard or known], run_all):
+        rows.append(row)
+        if markdown is not None:  # after each: a long run that ends early has not been in vain
+            markdown.write_text(as_markdown(rows, command_line()))
+    console.print(as_markdown(rows, command_line()), markup=False)
+
+
+def _word(path: Path) -> str:
+    """How a scenario is named on the command line."""
+    from chaos.scenario import SCENARIOS
+
+    if path.is_relative_to(SCENARIOS):
+        return str(path.relative_to(SCENARIOS).with_suffix(""))
+    return str(path)
+
+
+def _console() -> Console:
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    return console if console.is_terminal else Console(width=PLAIN_WIDTH, highlight=False)

@@ -1,0 +1,11 @@
+"""Errors of the chaos runner; each has a stable code."""
+
+from __future__ import annotations
+
+from federation.errors import MoonmeshError
+
+
+class ChaosError(MoonmeshError):
+    """A run could not be made, or broke off: it says nothing about the invariants."""
+
+    code = "MM501"

@@ -1,0 +1,321 @@
+"""One scenario on a running topology, from its load to its record."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import psutil
+
+from chaos.cleanup import marked
+from chaos.errors import ChaosError
+from chaos.load.keys import ENVELOPES
+from chaos.load.spec import Audit, LoadSpec, Totals
+from chaos.monitor import CpuMeter, Monitor
+from chaos.record import MOMENT_S, PROBE, SETTLED_S, Pass, Record
+from chaos.scenario import Burn, Hostile, Scenario, Step, Workload
+from chaos.timeline import TimeLine, jitter
+from chaos.topology import Stage
+from federation.cli.health import ask_purge
+from federation.identity import Envelope
+from local_group.journal import FILE_NAME, decode
+
+QUIET_CALLS = 300
+"""Of the probe: with fewer while nothing was broken, there is nothing to compare a fault with."""
+QUIET_S = 3.0
+SPARE_CHAINS = 6
+"""Fresh chains beyond what the rates need."""
+SETTLE_S = 15.0
+START_S = 0.2
+"""From the command to start to the first call: engines start together."""
+PREPARE_S = 60.0
+NOTABLE_CORES = 0.02
+"""A process that used less than this more under the fault gets no burner."""
+AFTERWARDS_S = 0.5
+PURGE_GRACE_S = 5.0
+"""How long the load goes on once peer hits are back."""
+
+Say = Callable[[str], None]
+
+
+async def execute(
+    stage: Stage, scenario: Scenario, seed: int, tag: str, run: str, say: Say
+) -> Record:
+    """Runs a scenario; what was seen.
+
+    Args:
+        tag: in the keys of its blocks; no other run on this topology has it.
+        run: the id that marks the processes.
+
+    Raises:
+        ChaosError: it could not be run.
+    """
+    record = Record(scenario, seed, base_rss=dict(stage.base_rss))
+    if scenario.steps and sum(map(len, stage.quiet)) < QUIET_CALLS:
+        say("the load, with nothing broken")
+        calm = Scenario(
+            name="quiet",
+            summary="what local reads are compared with",
+            topology=stage.topology,
+            workload=Workload(seconds=QUIET_S),
+        )
+        await _pass(stage, calm, Pass("fault"), [], f"{tag}q", seed, record, say)
+    before = _counters(await stage.statuses())
+    burn: list[Step] = []
+    for number, kind in enumerate(_order(scenario)):
+        one = Pass(kind)
+        steps = jitter(scenario.steps, seed + number)
+        if kind == "burner":
+            say("the same with burners in place of the fault")
+            steps = burn
+        await _pass(stage, scenario, one, steps, f"{tag}p{number}", seed, record, say)
+        record.passes.append(one)
+        burn = burn or _burners(one, steps)
+    record.quiet = stage.quiet
+    record.statuses = await stage.statuses()
+    record.counters = _growth(before, _counters(record.statuses))
+    if contained := scenario.invariants.contained:
+        record.origins = {g: _origins(stage, g, tag) for g in stage.topology.groups}
+        say(f"purging what {contained.group} has of {contained.origin}")
+        record.purged = await asyncio.to_thread(
+            _purge, stage, contained.group, contained.origin, contained.purge_s
+        )
+    record.leftovers = _leftovers(stage, run)
+    return record
+
+
+async def _pass(
+    stage: Stage,
+    scenario: Scenario,
+    one: Pass,
+    steps: list[Step],
+    tag: str,
+    seed: int,
+    record: Record,
+    say: Say,
+) -> None:
+    work = scenario.workload
+    loads = _loads(stage, scenario, tag, seed)
+    engines = stage.everyone()
+    await asyncio.gather(
+        *(
+            engine.do("prepare", PREPARE_S, load=loads[name].model_dump())
+            for name, engine in engines.items()
+        )
+    )
+    await _settle(stage, loads)
+    await _start_hostile(stage, steps, next(iter(loads.values())))
+    one.samples = {name: [] for name in engines}
+    for name, engine in engines.items():
+        engine.on_samples = one.samples[name].extend
+    one.begin = time.monotonic() + START_S
+    one.end = one.begin + work.seconds
+    if steps:
+        one.fault_at = one.begin + min(s.at for s in steps)
+        one.fault_end = one.begin + max(s.at + (s.lasts or 0) for s in steps)
+    else:
+        one.fault_at, one.fault_end = one.begin, one.end
+    timeline = TimeLine(stage, steps, record.books, say)
+    metering = asyncio.create_task(_meter(stage, one))
+    try:
+        async with Monitor(stage, one.usage):
+            await asyncio.gather(*(e.do("start", begin=one.begin) for e in engines.values()))
+            try:
+                await timeline.run(one.begin)
+                await _until_end(stage, scenario, one)
+            finally:
+                stopped = await asyncio.gather(*(e.do("stop") for e in engines.values()))
+    finally:
+        metering.cancel()
+        await asyncio.gather(metering, return_exceptions=True)
+        stage.thaw()
+    for name, answer in zip(engines, stopped, strict=True):
+        one.totals[name] = Totals.model_validate(answer["totals"])
+        one.ended[name] = answer["ended"]
+    if one.kind == "fault" and work.usual:
+        stage.quiet += one.stretches(one.begin, one.fault_at if steps else one.end)
+    began = time.monotonic()
+    problems = await stage.problems_until_none(scenario.invariants.healthy.within_s)
+    record.healthy_s = max(record.healthy_s, time.monotonic() - began)
+    record.problems += problems
+    audits = await asyncio.gather(*(e.do("audit", PREPARE_S) for e in engines.values()))
+    for name, answer in zip(engines, audits, strict=True):
+        one.audits[name] = Audit.model_validate(answer["audit"])
+
+
+async def _until_end(stage: Stage, scenario: Scenario, one: Pass) -> None:
+    """Waits for the end of the load: where all that is waited for is peer hits, they end it."""
+    returns = scenario.invariants.returns
+    while (left := one.end - time.monotonic()) > 0:
+        groups = stage.topology.groups
+        if returns and all(one.returned(g, returns.chains) is not None for g in groups):
+            await asyncio.sleep(min(left, AFTERWARDS_S))
+            return
+        await asyncio.sleep(min(left, 0.1))
+
+
+def _order(scenario: Scenario) -> list[str]:
+    """Fault and burner in turn, mirrored each round: what drifts with time falls on both alike.
+
+    The fault is first, since it tells the burners how much to burn.
+    """
+    rounds = scenario.invariants.local_p99.burner_rounds if scenario.steps else 0
+    pairs = (("fault", "burner") if n % 2 == 0 else ("burner", "fault") for n in range(rounds))
+    return [kind for pair in pairs for kind in pair] or ["fault"]
+
+
+def _burners(one: Pass, steps: Sequence[Step]) -> list[Step]:
+    """In place of a fault: for each process that used more under it, one that burns as much."""
+    first = min((s.at for s in steps), default=0.0)
+    last = max((s.at + (s.lasts or 0) for s in steps), default=0.0)
+    return [
+        Burn(do="burn", at=first, lasts=max(last - first, MOMENT_S), cores=cores, nice=nice)
+        for cores, nice in one.extra
+    ]
+
+
+def _loads(stage: Stage, scenario: Scenario, tag: str, seed: int) -> dict[str, LoadSpec]:
+    """What each engine does; the probe reads what the last group's engine writes."""
+    loads = {name: _load(stage, scenario, name, tag, seed) for name in stage.engines}
+    fresh = max(load.fresh_chains for load in loads.values())
+    loads = {n: load.model_copy(update={"fresh_chains": fresh}) for n, load in loads.items()}
+    last = loads[stage.topology.groups[-1]]
+    off = dict.fromkeys(("peer_rate", "write_rate", "exists_rate", "guest_rate"), 0.0)
+    probe = {**off, "probe": True, "local_rate": scenario.workload.probe_rate}
+    return loads | {PROBE: last.model_copy(update=probe)}
+
+
+def _load(stage: Stage, scenario: Scenario, name: str, tag: str, seed: int) -> LoadSpec:
+    work = scenario.workload
+    groups = stage.topology.groups
+    guests = tuple(s.name for s in scenario.steps if isinstance(s, Hostile) and s.target == name)
+    # A hostile peer's chains are asked for by its target alone: another group that missed them would
+    # write them, and then hold them.
+    owners = tuple(o for o in (work.peer_owners or groups) if o in {*groups, *guests} - {name})
+    rate = max(work.peer_rate / max(1, len(owners)), work.guest_rate)
+    return LoadSpec(
+        tag=tag,
+        seed=seed,
+        blocks=work.blocks,
+        local_chains=work.local_chains,
+        fresh_chains=int(rate * work.seconds) + SPARE_CHAINS,
+        local_rate=work.local_rate,
+        peer_rate=work.peer_rate,
+        peer_owners=owners,
+        write_rate=work.write_rate,
+        exists_rate=work.exists_rate,
+        guest_rate=work.guest_rate,
+        guest_owners=guests,
+        deadline_ms=work.deadline_ms,
+        peer_deadline_ms=work.peer_deadline_ms,
+        peer_threads=work.peer_threads,
+        writes_back=work.writes_back,
+    )
+
+
+async def _settle(stage: Stage, loads: dict[str, LoadSpec]) -> None:
+    """Waits until every engine can read what the other groups have written."""
+    names = list(stage.engines)
+    real = {n: [o for o in loads[n].peer_owners if o in stage.topology.groups] for n in names}
+    answers = await asyncio.gather(
+        *(
+            stage.engines[name].do("settle", SETTLE_S + 10, owners=real[name], seconds=SETTLE_S)
+            for name in names
+        )
+    )
+    for name, answer in zip(names, answers, strict=True):
+        if answer["missing"]:
+            raise ChaosError(
+                f"before anything was broken, {name} could not read what "
+                f"{', '.join(answer['missing'])} had written"
+            )
+
+
+async def _start_hostile(stage: Stage, steps: list[Step], load: LoadSpec) -> None:
+    """Brings hostile peers in before the time line: what it takes to start is not part of the fault."""
+    claims = {
+        "tag": load.tag,
+        "chains": load.local_chains + load.fresh_chains + 1,
+        "blocks": load.blocks,
+        "block_bytes": stage.topology.block_bytes,
+    }
+    hostile = [step for step in steps if isinstance(step, Hostile)]
+    await asyncio.gather(*(stage.start_hostile(step, claims) for step in hostile))
+    await asyncio.gather(*(stage.wait_for_contact(step) for step in hostile))
+
+
+async def _meter(stage: Stage, one: Pass) -> None:
+    """Fills in what CPU is used beside the engines while the fault lasts, and how much more than before."""
+
+    async def until(at: float) -> None:
+        await asyncio.sleep(max(0.0, at - time.monotonic()))
+
+    await until(one.begin)
+    meter = CpuMeter(stage)
+    await until(one.fault_at)
+    quiet = meter.cores()
+    await until(one.fault_at + SETTLED_S)
+    meter.cores()
+    await until(one.fault_end - 0.1)
+    fault = meter.cores()
+    one.cores = sum(fault.values())
+    more = ((cores - quiet.get(process, 0.0), process.nice) for process, cores in fault.items())
+    one.extra = [(round(cores, 3), nice) for cores, nice in more if cores >= NOTABLE_CORES]
+
+
+def _counters(statuses: dict[str, dict[str, Any]]) -> dict[str, tuple[int, dict[str, int]]]:
+    return {n: (int(s.get("epoch", 0)), dict(s.get("counters", {}))) for n, s in statuses.items()}
+
+
+def _growth(
+    before: dict[str, tuple[int, dict[str, int]]], after: dict[str, tuple[int, dict[str, int]]]
+) -> dict[str, dict[str, int]]:
+    """How much counters grew; a gateway that was started anew has counted from 0."""
+    grown = {}
+    for name, (epoch, counters) in after.items():
+        old_epoch, old = before.get(name, (0, {}))
+        base = Counter(old) if epoch == old_epoch else Counter()
+        grown[name] = {counter: n - base[counter] for counter, n in counters.items()}
+    return grown
+
+
+def _origins(stage: Stage, group: str, tag: str) -> dict[str, int]:
+    """Per `namespace/origin`, the blocks of this run that the group's journal has."""
+    names = {Envelope.of(e).fingerprint(): name for name, e in ENVELOPES.items()}
+    found: Counter[str] = Counter()
+    with (
+        contextlib.suppress(OSError),
+        (stage.config(group).journal_dir / FILE_NAME).open("rb") as f,
+    ):
+        for entry in decode(f):
+            if entry.key.startswith(tag):
+                space = names.get(entry.fingerprint, entry.fingerprint.hex())  # type: ignore[call-overload]
+                found[f"{space}/{entry.origin}"] += 1
+    return dict(found)
+
+
+def _purge(stage: Stage, group: str, origin: str, seconds: int) -> tuple[int, int] | str:
+    """How many blocks were removed and are left; or why it was not done."""
+    socket = stage.config(group).gateway_socket
+    reply = ask_purge(socket, origin, None, False, seconds, timeout=seconds + PURGE_GRACE_S)
+    return reply if isinstance(reply, str) else (reply.removed, reply.left)
+
+
+def _leftovers(stage: Stage, run: str) -> list[str]:
+    """Processes of the run that are not the topology's."""
+    known = {process.pid for process in stage.processes()}
+    known |= {engine.pid for engine in stage.everyone().values()}
+    for name in stage.topology.groups:
+        with contextlib.suppress(ChaosError):
+            known.add(stage.state(name).supervisor.pid)
+    left = []
+    for process in marked(run, known):
+        with contextlib.suppress(psutil.Error):
+            found = psutil.Process(process.pid)
+            if found.ppid() not in known:
+                left.append(f"{process.pid} {' '.join(found.cmdline())[:120]}")
+    return left

@@ -1,0 +1,1 @@
+"""The faults: signals by part, the network between gateways, hostile peers, burners of CPU."""

@@ -1,0 +1,195 @@
+"""How a hostile peer answers pulls."""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import os
+import struct
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+
+import numpy as np
+
+from federation.bench.workload import BlockBytes
+from federation.identity import Fingerprint, block_digest
+from federation.transfer.frames import HEADER_BYTES, Encoder
+
+BLOCK_BYTES = 4096
+MESSAGE_BYTES = 1 << 20
+DRIP_S = 1.0
+
+Content = Callable[[str], bytes]
+"""The bytes that an honest group would hold under a key."""
+
+
+class Answer(str, enum.Enum):
+    """How a pull is answered."""
+
+    HONEST = "honest"
+    """The claimed blocks, with their digests: shows that the rest of this program is sound."""
+    WRONG_DIGEST = "wrong-digest"
+    """The right bytes, and another digest."""
+    WRONG_BYTES = "wrong-bytes"
+    """Other bytes than the digest is of."""
+    POISON = "poison"
+    """Other bytes than were written, with a digest that fits them: only trust can be wrong here."""
+    WRONG_SIZE = "wrong-size"
+    """A header that announces more than was asked for."""
+    WRONG_LENGTH = "wrong-length"
+    """Whole blocks with valid digests, a byte too short."""
+    WRONG_NAMESPACE = "wrong-namespace"
+    """Blocks with the digest that they have in another namespace."""
+    OVERSIZED_MESSAGE = "oversized-message"
+    """One message far above the limit."""
+    GARBAGE = "garbage"
+    """Bytes that are no frames."""
+    CUT = "cut"
+    """Ends in the middle of a block."""
+    NOTHING = "nothing"
+    """Holds none of what it claims."""
+    STALL = "stall"
+    """Accepts, and never answers."""
+    STALL_MIDWAY = "stall-midway"
+    """Stops in the middle of a block, and keeps the stream open."""
+    DRIP = "drip"
+    """Sends a byte a second."""
+
+
+def honest_block(key: str) -> bytes:
+    """The bytes of the plain content: readers compare with these."""
+    return (key.encode() * BLOCK_BYTES)[:BLOCK_BYTES]
+
+
+def load_content(blocks: BlockBytes) -> Content:
+    """The content of the blocks of a load: see `chaos.load.keys`."""
+
+    def content(key: str) -> bytes:
+        out = np.empty((1, blocks.size), np.uint8)
+        blocks.fill([key], out)
+        return out.tobytes()
+
+    return content
+
+
+def _blocks(keys: Sequence[str], make: Callable[[str], tuple[bytes, bytes]]) -> list[bytes]:
+    """Messages with `make(key)`, digest and bytes, for each key."""
+    encoder = Encoder(MESSAGE_BYTES)
+    messages: list[bytes] = []
+    for index, key in enumerate(keys):
+        digest, data = make(key)
+        messages += encoder.block(index, digest, memoryview(data))
+    return [*messages, encoder.end()]
+
+
+def _flipped(data: bytes) -> bytes:
+    return bytes([data[0] ^ 0xFF]) + data[1:]
+
+
+def _honest(fingerprint: Fingerprint, keys: Sequence[str], content: Content) -> list[bytes]:
+    def make(key: str) -> tuple[bytes, bytes]:
+        data = content(key)
+        return block_digest(fingerprint, key, data), data
+
+    return _blocks(keys, make)
+
+
+def _wrong_digest(fingerprint: Fingerprint, keys: Sequence[str], content: Content) -> list[bytes]:
+    def make(key: str) -> tuple[bytes, bytes]:
+        data = content(key)
+        return block_digest(fingerprint, key, data + b"!"), data
+
+    return _blocks(keys, make)
+
+
+def _wrong_bytes(fingerprint: Fingerprint, keys: Sequence[str], content: Content) -> list[bytes]:
+    def make(key: str) -> tuple[bytes, bytes]:
+        data = content(key)
+        return block_digest(fingerprint, key, data), _flipped(data)
+
+    return _blocks(keys, make)
+
+
+def _poison(fingerprint: Fingerprint, keys: Sequence[str], content: Content) -> list[bytes]:
+    def make(key: str) -> tuple[bytes, bytes]:
+        data = bytes(byte ^ 0xFF for byte in content(key))
+        return block_digest(fingerprint, key, data), data
+
+    return _blocks(keys, make)
+
+
+def _wrong_length(fingerprint: Fingerprint, keys: Sequence[str], content: Content) -> list[bytes]:
+    def make(key: str) -> tuple[bytes, bytes]:
+        data = content(key)[:-1]
+        return block_digest(fingerprint, key, data), data
+
+    return _blocks(keys, make)
+
+
+def _wrong_namespace(
+    fingerprint: Fingerprint, keys: Sequence[str], content: Content
+) -> list[bytes]:
+    other = Fingerprint(bytes(byte ^ 0xFF for byte in fingerprint))
+
+    def make(key: str) -> tuple[bytes, bytes]:
+        data = content(key)
+        return block_digest(other, key, data), data
+
+    return _blocks(keys, make)
+
+
+def _wrong_size(fingerprint: Fingerprint, keys: Sequence[str], content: Content) -> list[bytes]:
+    return [struct.pack("<BBHII16s", 1, 1, 0, 0, 1 << 30, bytes(16)) + bytes(1000)]
+
+
+def _oversized(fingerprint: Fingerprint, keys: Sequence[str], content: Content) -> list[bytes]:
+    return [bytes(16 * 1024 * 1024)]
+
+
+def _garbage(fingerprint: Fingerprint, keys: Sequence[str], content: Content) -> list[bytes]:
+    return [os.urandom(1000)]
+
+
+def _cut(fingerprint: Fingerprint, keys: Sequence[str], content: Content) -> list[bytes]:
+    whole = _honest(fingerprint, keys[:1], content)[0]
+    return [whole[: len(whole) // 2]]
+
+
+def _nothing(fingerprint: Fingerprint, keys: Sequence[str], content: Content) -> list[bytes]:
+    encoder = Encoder(MESSAGE_BYTES)
+    return [m for index in range(len(keys)) for m in encoder.missing(index)] + [encoder.end()]
+
+
+MESSAGES: Mapping[Answer, Callable[[Fingerprint, Sequence[str], Content], list[bytes]]] = {
+    Answer.HONEST: _honest,
+    Answer.WRONG_DIGEST: _wrong_digest,
+    Answer.WRONG_BYTES: _wrong_bytes,
+    Answer.POISON: _poison,
+    Answer.WRONG_SIZE: _wrong_size,
+    Answer.WRONG_LENGTH: _wrong_length,
+    Answer.WRONG_NAMESPACE: _wrong_namespace,
+    Answer.OVERSIZED_MESSAGE: _oversized,
+    Answer.GARBAGE: _garbage,
+    Answer.CUT: _cut,
+    Answer.NOTHING: _nothing,
+}
+"""The answers that are sent as fast as they are taken."""
+
+
+async def answer(
+    how: Answer, fingerprint: Fingerprint, keys: Sequence[str], content: Content
+) -> AsyncIterator[bytes]:
+    """The messages of one answer."""
+    if how in MESSAGES:
+        for message in MESSAGES[how](fingerprint, keys, content):
+            yield message
+        return
+    if how is Answer.STALL:
+        await asyncio.Event().wait()
+    (whole, *_) = _honest(fingerprint, keys[:1], content)
+    if how is Answer.STALL_MIDWAY:
+        yield whole[: len(whole) // 2]
+        await asyncio.Event().wait()
+    yield whole[:HEADER_BYTES]
+    for place in range(HEADER_BYTES, len(whole)):
+        await asyncio.sleep(DRIP_S)
+        yield whole[place : place + 1]

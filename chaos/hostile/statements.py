@@ -1,0 +1,86 @@
+"""What a hostile peer says of itself in hellos: the truth, the past, or two things at once."""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections import deque
+
+from federation.peering import Peering
+from federation.trust.credentials import Credentials
+from gossip.config import GossipConfig
+from gossip.engine import GossipEngine
+from gossip.statement import Signed, Statement, sign
+from gossip.version import Version
+from moonmesh.v1 import peer_pb2
+
+KEPT = 16
+
+
+class Speaker:
+    """Makes the statements.
+
+    Args:
+        epoch: higher than at the last start.
+
+    Attributes:
+        how: `honest`; `replay`: also its own earlier statements, and those that it has heard of others;
+            `equivocate`: two bodies at each (epoch, seq).
+    """
+
+    def __init__(self, peering: Peering, credentials: Credentials, epoch: int) -> None:
+        self.how = "honest"
+        self._peering = peering
+        self._credentials = credentials
+        self._epoch = epoch
+        self._nonce = os.urandom(16)
+        self._gossip = GossipEngine(
+            peering.own.group,
+            peering.federation,
+            credentials.signing_key,
+            {p.name: [key.public for key in p.keys] for p in peering.peers},
+            epoch=epoch,
+            boot_nonce=self._nonce,
+            config=GossipConfig(hello_interval=0.2, suspect_after=0.8, down_after=3.0),
+            now=time.monotonic(),
+        )
+        self._said: deque[Signed] = deque(maxlen=KEPT)
+        self._heard: deque[Signed] = deque(maxlen=KEPT)
+        self._turn = 0
+        self._base = 0
+        self._random = random.Random(epoch)
+
+    def heard(self, raw: bytes) -> None:
+        """A hello of a peer arrived."""
+        self._heard.append(Signed.read(peer_pb2.HelloRequest.FromString(raw).statement))
+
+    def reply(self) -> peer_pb2.HelloReply:
+        """What it says now."""
+        self._gossip.tick(time.monotonic(), int(time.time() * 1000))
+        reply = self._gossip.reply()
+        if self.how == "equivocate":
+            self._other().write(reply.statement)
+        elif self.how == "replay" and self._random.random() < 0.5:
+            self._random.choice([*self._said, *self._heard]).write(reply.statement)
+        else:
+            self._said.append(Signed.read(reply.statement))
+        return reply
+
+    def _other(self) -> Signed:
+        """A signed statement that differs from the last one, mostly at the same place in time."""
+        self._turn += 1
+        if not self._base:
+            self._base = self._gossip.version.seq + 1
+        statement = Statement(
+            federation=self._peering.federation,
+            group=self._peering.own.group,
+            version=Version(self._epoch, self._base + self._turn // 16),
+            boot_nonce=self._nonce,
+            wall_time_ms=self._turn,
+        )
+        return sign(statement, self._credentials.signing_key, GossipConfig())
+
+    def hello(self) -> bytes:
+        """The same as a request."""
+        return bytes(self.reply().SerializeToString())  # both messages have the same fields

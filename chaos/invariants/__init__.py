@@ -1,0 +1,1 @@
+"""What has to hold in every run: parameters from the scenario, judgements from what was recorded."""

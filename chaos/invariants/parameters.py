@@ -1,0 +1,175 @@
+"""The parameters of invariants, as a scenario's `[invariants]` gives them.
+
+Those with a default hold in every scenario. `off = "reason"` takes one out, where the fault itself
+breaks it: a store that was killed has lost its blocks.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+_Share = Annotated[float, Field(strict=False, ge=0, le=1)]
+_Amount = Annotated[float, Field(strict=False, ge=0)]
+
+
+class Parameters(BaseModel):
+    """Of one invariant."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True
+    )
+
+    off: Annotated[str, Field(min_length=1)] | None = None
+    """Why it does not apply here; it is shown in the report."""
+
+
+class Bytes(Parameters):
+    """No wrong byte reaches a reader; all that it is given is derived again and compared."""
+
+    verified_mib: _Amount = 20.0
+    """Less than this checked proves nothing, and counts as broken."""
+
+
+class LateWrites(Parameters):
+    """Nothing touches the caller's memory after a call has returned, timed out or not."""
+
+
+class Deadlines(Parameters):
+    """No call takes longer than its deadline and the slack, less the scheduling delay."""
+
+    slack_ms: _Amount = 10.0
+    allowed_share: _Share = 0.0
+    """Calls of a thousand (as a share) that may."""
+
+
+class Errors(Parameters):
+    """No exception, and no code other than a hit, a miss and stored, reaches an engine."""
+
+    codes: Annotated[tuple[str, ...], Field(strict=False)] = ()
+    """Codes that the fault explains, e.g. `put -901`."""
+    given_up_share: _Share = 0.01
+    """Of all blocks, those for which the own Mooncake was given up: a passed deadline, an open breaker, a
+    full queue. An engine takes them for misses; a busy machine has some."""
+
+
+class Acknowledged(Parameters):
+    """Whatever a put has acknowledged can be read from the own group at the end."""
+
+
+class Bounded(Parameters):
+    """What every gateway may use at most, at any time of the run."""
+
+    over_cap: _Share = 0.10
+    """Growth of resident memory beyond what the limits let it keep (staging, bounce buffers, views)."""
+    descriptors: Annotated[int, Field(ge=1)] = 512
+    threads: Annotated[int, Field(ge=1)] = 128
+
+
+class Healthy(Parameters):
+    """Afterwards every part runs, the groups hear each other, and a chain of a peer can be read."""
+
+    within_s: _Amount = 10.0
+
+
+class Leftovers(Parameters):
+    """No process of the run is left that should not be."""
+
+
+class Returns(Parameters):
+    """After the last fault, peer hits return."""
+
+    within_s: _Amount = 3.0
+    chains: Annotated[int, Field(ge=1, le=100)] = 3
+    """So many chains in a row, read whole from a peer."""
+
+
+class Felt(Parameters):
+    """The fault reached what it was meant to break: else the run shows nothing."""
+
+    peer_hits_below: _Share = 0.5
+    """Share of fresh chains that were read whole while it lasted."""
+
+
+class Hits(Parameters):
+    """Peer hits go on in spite of the fault."""
+
+    at_least: _Share = 0.8
+    """Share of fresh blocks that were found while it lasted."""
+
+
+class LocalP99(Parameters):
+    """Local hits of the last group are as fast as with an equal CPU burner in place of the fault."""
+
+    ratio: Annotated[float, Field(strict=False, ge=1, le=10)] = 1.05
+    plus_ms: _Amount = 0.2
+    """The larger of the two allowances counts."""
+    burner_rounds: Annotated[int, Field(ge=0, le=10)] = 0
+    """The whole run again so often, with fault and with burners in its place in turn. 0: where the fault
+    uses no CPU worth a burner, its reads are compared with those before it, of all runs on the topology."""
+
+
+class Counter(Parameters):
+    """A counter of a gateway grew during the run: the refusal took place, and was counted."""
+
+    group: str
+    name: str
+    at_least: Annotated[int, Field(ge=0)] = 1
+    at_most: Annotated[int, Field(ge=0)] | None = None
+
+
+class Refused(Parameters):
+    """The gateway names who it refused, and why, in its status."""
+
+    group: str
+    who: str
+    says: str
+
+
+class Contained(Parameters):
+    """What a trusted peer wrote wrong is read in its namespace alone, its origin is on record, and
+    `moonmesh purge` takes all of it out again."""
+
+    group: str
+    origin: str
+    poisoned_bytes: Annotated[int, Field(ge=1)] = 1
+    """Fewer read wrong than this show nothing."""
+    purge_s: Annotated[int, Field(ge=1, le=120)] = 15
+    """How long the purge may wait for blocks that are being read."""
+
+
+class Leased(Parameters):
+    """What one peer was served within any lease is bounded: it cannot pin the pool."""
+
+    name: str
+    """The hostile peer that counts what it gets."""
+    tolerance: _Share = 0.1
+    """The hostile peer's count is by arrival, in a window that slides."""
+    puts_stored: _Share = 0.95
+    """Share of the engines' own puts that Mooncake takes meanwhile."""
+
+
+class Invariants(BaseModel):
+    """All of a scenario's."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True
+    )
+
+    wrong_bytes: Bytes = Bytes()
+    late_writes: LateWrites = LateWrites()
+    deadlines: Deadlines = Deadlines()
+    errors: Errors = Errors()
+    acknowledged: Acknowledged = Acknowledged()
+    bounded: Bounded = Bounded()
+    healthy: Healthy = Healthy()
+    leftovers: Leftovers = Leftovers()
+    local_p99: LocalP99 = LocalP99()
+    returns: Returns | None = None
+    felt: Felt | None = None
+    hits: Hits | None = None
+    counters: Annotated[tuple[Counter, ...], Field(strict=False)] = ()
+    refused: Annotated[tuple[Refused, ...], Field(strict=False)] = ()
+    contained: Contained | None = None
+    leased: Leased | None = None

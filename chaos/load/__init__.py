@@ -1,0 +1,1 @@
+"""The load that runs while things are broken: an engine process a group, and what it checks."""

@@ -1,0 +1,138 @@
+"""The runner's side of an engine process."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from chaos.errors import ChaosError
+from chaos.load.spec import EngineSpec, Sample
+
+LINE_BYTES = 64 * 1024 * 1024
+OPEN_S = 60.0
+END_S = 5.0
+LOG_LINES = 12
+
+
+class EngineHandle:
+    """A child process that runs `chaos.load.process`: one command at a time."""
+
+    def __init__(self, process: asyncio.subprocess.Process, group: str, log: Path) -> None:
+        self.group = group
+        self.on_samples: Callable[[list[Sample]], None] = lambda samples: None
+        self._process = process
+        self._log = log
+        self._answer: asyncio.Future[dict[str, Any]] | None = None
+        self._reader = asyncio.create_task(self._read())
+
+    @classmethod
+    async def start(cls, spec: EngineSpec, log: Path) -> EngineHandle:
+        """Starts an engine and waits until its stores are open.
+
+        Raises:
+            ChaosError: if they do not open.
+        """
+        stderr = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        try:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable, "-m", "chaos.load.process",
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=stderr,
+                limit=LINE_BYTES,
+                start_new_session=True,  # a terminal's Ctrl-C is for the runner alone
+            )  # fmt: skip
+        finally:
+            os.close(stderr)
+        engine = cls(process, spec.group, log)
+        try:
+            await engine._ask(spec.model_dump_json(), OPEN_S)
+        except BaseException:
+            await engine.kill()
+            raise
+        return engine
+
+    @property
+    def pid(self) -> int:
+        """Of the process."""
+        return self._process.pid
+
+    async def do(self, what: str, timeout: float = 30.0, **arguments: Any) -> dict[str, Any]:
+        """Carries out a command.
+
+        Raises:
+            ChaosError: it failed, or did not answer in time.
+        """
+        return await self._ask(json.dumps({"do": what, **arguments}), timeout)
+
+    async def end(self) -> None:
+        """Ends the process."""
+        with contextlib.suppress(OSError, ChaosError):
+            self._send(json.dumps({"do": "end"}))
+            await asyncio.wait_for(self._process.wait(), END_S)
+        await self.kill()
+
+    async def kill(self) -> None:
+        """Makes sure that it is gone."""
+        if self._process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            await self._process.wait()
+        self._reader.cancel()
+        await asyncio.gather(self._reader, return_exceptions=True)
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+
+    async def _ask(self, line: str, timeout: float) -> dict[str, Any]:
+        answer: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+        self._answer = answer
+        self._send(line)
+        try:
+            return await asyncio.wait_for(answer, timeout)
+        except asyncio.TimeoutError:
+            raise ChaosError(
+                f"the engine of {self.group} did not answer within {timeout:.0f} s: {line[:80]}",
+                where=str(self._log),
+            ) from None
+        finally:
+            self._answer = None
+
+    def _send(self, line: str) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(line.encode() + b"\n")
+
+    async def _read(self) -> None:
+        assert self._process.stdout is not None
+        why = "its messages ended"
+        try:
+            async for line in self._process.stdout:
+                self._take(json.loads(line))
+        except (ValueError, KeyError, TypeError) as error:
+            why = f"it sent what is no message: {error}"
+        self._fail(f"the engine of {self.group} broke off: {why}\n{self._last_words()}")
+
+    def _take(self, message: dict[str, Any]) -> None:
+        samples = (message.get("tick") or message).get("samples")
+        if samples:
+            self.on_samples([Sample(*sample) for sample in samples])
+        if "failed" in message:
+            self._fail(f"the engine of {self.group}: {message['failed']}")
+        elif "done" in message and self._answer is not None and not self._answer.done():
+            self._answer.set_result(message)
+
+    def _fail(self, why: str) -> None:
+        if self._answer is not None and not self._answer.done():
+            self._answer.set_exception(ChaosError(why, where=str(self._log)))
+
+    def _last_words(self) -> str:
+        with contextlib.suppress(OSError):
+            lines = self._log.read_text(errors="replace").splitlines()[-LOG_LINES:]
+            return "\n".join(f"  {line}" for line in lines)
+        return ""

@@ -1,0 +1,105 @@
+"""Watches what a topology uses while a time line runs."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from typing import NamedTuple
+
+import psutil
+
+from chaos.record import Usage
+from chaos.topology import Stage
+
+USAGE_S = 0.25
+STATUS_S = 1.0
+
+
+class Process(NamedTuple):
+    """One process, whatever becomes of its pid."""
+
+    pid: int
+    created: float
+    nice: int
+
+
+class Monitor:
+    """Looks at every gateway between `with` and its end.
+
+    Args:
+        usage: filled in, per group.
+    """
+
+    def __init__(self, stage: Stage, usage: dict[str, Usage]) -> None:
+        self._stage = stage
+        self._usage = usage
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def __aenter__(self) -> Monitor:
+        for name in self._stage.topology.groups:
+            self._usage[name] = Usage()
+        self._tasks = [
+            asyncio.create_task(self._look_often()),
+            asyncio.create_task(self._ask_often()),
+        ]
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _look_often(self) -> None:
+        while True:
+            for name, usage in self._usage.items():
+                self._look(name, usage)
+            await asyncio.sleep(USAGE_S)
+
+    def _look(self, name: str, usage: Usage) -> None:
+        rss = descriptors = threads = 0
+        with contextlib.suppress(psutil.Error):
+            for process in self._stage.gateway_processes(name):
+                rss += process.memory_info().rss
+                descriptors += process.num_fds()
+                threads += process.num_threads()
+            usage.seen += 1
+        usage.rss = max(usage.rss, rss)
+        usage.descriptors = max(usage.descriptors, descriptors)
+        usage.threads = max(usage.threads, threads)
+
+    async def _ask_often(self) -> None:
+        while True:
+            for name, status in (await self._stage.statuses()).items():
+                staging = status.get("staging", {})
+                held = int(staging.get("bytes", 0)) + int(staging.get("reserved", 0))
+                self._usage[name].staging = max(self._usage[name].staging, held)
+            await asyncio.sleep(STATUS_S)
+
+
+class CpuMeter:
+    """CPU of everything but the engines, process by process, between two looks."""
+
+    def __init__(self, stage: Stage) -> None:
+        self._stage = stage
+        self._at, self._used = time.monotonic(), self._look()
+
+    def _look(self) -> dict[Process, float]:
+        used = {}
+        for process in self._stage.processes():
+            with contextlib.suppress(psutil.Error):
+                times = process.cpu_times()
+                key = Process(process.pid, process.create_time(), process.nice())
+                used[key] = times.user + times.system
+        return used
+
+    def cores(self) -> dict[Process, float]:
+        """Cores in use by each process since the last look, or since the start.
+
+        A process that has ended since is not there.
+        """
+        at, used = time.monotonic(), self._look()
+        seconds = max(at - self._at, 1e-3)
+        cores = {key: (now - self._used.get(key, 0.0)) / seconds for key, now in used.items()}
+        self._at, self._used = at, used
+        return cores

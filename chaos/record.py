@@ -1,0 +1,143 @@
+"""What was seen in a run, for the invariants to judge."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from chaos.load.spec import Audit, Sample, Totals
+from chaos.scenario import Scenario
+
+MOMENT_S = 0.5
+"""How long a fault without a duration, such as a kill, counts as going on."""
+SETTLED_S = 0.3
+"""After the first fault, until local reads are compared: burners have to start."""
+PROBE = "probe"
+"""Whose samples those of the engine are that only reads, among those of the groups."""
+STRETCH_S = 0.1
+"""Latencies are compared by stretches of this length: calls come in bursts."""
+
+
+@dataclass
+class Usage:
+    """The most that one gateway was seen to use."""
+
+    rss: int = 0
+    """Resident bytes, its child processes included."""
+    descriptors: int = 0
+    threads: int = 0
+    staging: int = 0
+    """Bytes in staging and reserved for it."""
+    seen: int = 0
+    """Times it was looked at."""
+
+
+@dataclass
+class Pass:
+    """One time the time line was run through: with the fault, or with a burner in its place."""
+
+    kind: str
+    begin: float = 0.0
+    """CLOCK_MONOTONIC."""
+    fault_at: float = 0.0
+    fault_end: float = 0.0
+    end: float = 0.0
+    samples: dict[str, list[Sample]] = field(default_factory=dict)
+    totals: dict[str, Totals] = field(default_factory=dict)
+    audits: dict[str, Audit] = field(default_factory=dict)
+    ended: dict[str, bool] = field(default_factory=dict)
+    """Whether every thread of an engine came back from its last call."""
+    usage: dict[str, Usage] = field(default_factory=dict)
+    cores: float = 0.0
+    """CPU of everything but the engines while the fault lasted, in cores; burners included."""
+    extra: list[tuple[float, int]] = field(default_factory=list)
+    """What each process used more than before the fault: cores, and its nice value."""
+
+    def during(self, group: str, *kinds: str) -> Iterator[Sample]:
+        """The calls that began while the fault lasted."""
+        end = max(self.fault_end, self.fault_at + MOMENT_S)
+        return (s for s in self.of(group, *kinds) if self.fault_at <= s.at < end)
+
+    def of(self, group: str, *kinds: str) -> Iterator[Sample]:
+        """The calls of these kinds (all without any)."""
+        return (s for s in self.samples.get(group, ()) if not kinds or s.kind in kinds)
+
+    def stretches(self, begin: float, end: float) -> list[list[float]]:
+        """Latencies of the probe's reads that began in [begin, end) and found all, in ms."""
+        found: dict[int, list[float]] = {}
+        for s in self.of(PROBE, "local"):
+            if begin <= s.at < end and s.misses == 0:
+                found.setdefault(int((s.at - begin) / STRETCH_S), []).append(s.ms)
+        return list(found.values())
+
+    def returned(self, group: str, chains: int) -> float | None:
+        """Seconds from the end of the fault to the first of so many chains in a row that were read whole
+        from a peer; None if there are none."""
+        run: list[Sample] = []
+        for sample in sorted(s for s in self.of(group, "peer") if s.at >= self.fault_end):
+            run = [*run, sample] if sample.misses == 0 and sample.peer else []
+            if len(run) == chains:
+                return run[0].at + run[0].ms / 1000 - self.fault_end
+        return None
+
+
+@dataclass
+class Record:
+    """All of one run."""
+
+    scenario: Scenario
+    seed: int
+    passes: list[Pass] = field(default_factory=list)
+    base_rss: dict[str, int] = field(default_factory=dict)
+    counters: dict[str, dict[str, int]] = field(default_factory=dict)
+    """Growth of the gateways' counters over the run."""
+    statuses: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """What the gateways said at its end."""
+    books: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """What hostile peers said of themselves."""
+    problems: list[str] = field(default_factory=list)
+    """What was not well afterwards, and did not become so in time."""
+    healthy_s: float = 0.0
+    leftovers: list[str] = field(default_factory=list)
+    quiet: list[list[float]] = field(default_factory=list)
+    """Stretches of the probe's reads while nothing was broken, of all runs on the topology."""
+    purged: tuple[int, int] | str | None = None
+    """Blocks that a purge has removed, and left; or why it was not done."""
+    origins: dict[str, dict[str, int]] = field(default_factory=dict)
+    """Per group: `namespace/origin` to blocks that its journal has, of this run."""
+
+    @property
+    def fault(self) -> Pass:
+        """The first pass with the fault."""
+        return next(p for p in self.passes if p.kind == "fault")
+
+    def totals(self) -> Iterator[tuple[str, Totals]]:
+        """Of every engine and pass."""
+        for one in self.passes:
+            yield from one.totals.items()
+
+    def audits(self) -> Iterator[tuple[str, Audit]]:
+        """Of every engine and pass."""
+        for one in self.passes:
+            yield from one.audits.items()
+
+    def write(self, folder: Path, name: str) -> None:
+        """Everything, to look into what happened: every call, a line each with its second on the time
+        line, and what the gateways said at the end."""
+        with (folder / f"{name}.calls.jsonl").open("w") as file:
+            for number, one in enumerate(self.passes):
+                for group in one.samples:
+                    for sample in one.of(group):
+                        row = {"pass": number, "group": group, **sample._asdict()}
+                        row["at"] = round(sample.at - one.begin, 4)
+                        file.write(json.dumps(row) + "\n")
+        (folder / f"{name}.status.json").write_text(json.dumps(self.statuses, indent=1))
+
+    def verified_bytes(self) -> int:
+        """Bytes that were derived again and compared."""
+        return sum(t.verified_bytes for _, t in self.totals()) + sum(
+            a.verified_bytes for _, a in self.audits()
+        )

@@ -1,0 +1,255 @@
+"""What a run found: a table for people, JSON for machines, JUnit XML for CI."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree as Xml
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from chaos.runner import Outcome, Result
+from federation.bench.report import Target, command_line, machine, now_utc, versions
+from federation.errors import UsageError
+from local_group.config import MIB
+
+FROZEN = "peer-frozen"
+EVERYONE = "all-hostile"
+GREEDY = ("flood-hellos", "flood-requests", "giant-catalog")
+"""The scenarios of the suite `smoke` that targets are about."""
+READS_MIN = 1000
+"""Of a frozen peer: fewer cannot show that one in a thousand is late."""
+
+
+def as_dict(outcome: Outcome, seed: int) -> dict[str, Any]:
+    """The report as it stands in the JSON file."""
+    return {
+        "chaos": 1,
+        "written_at": now_utc(),
+        "command": command_line(),
+        "seed": seed,
+        "seconds": round(outcome.seconds, 2),
+        "held": outcome.held,
+        "interrupted": bool(outcome.interrupted),
+        "left": outcome.left,
+        "machine": machine(),
+        "versions": versions(),
+        "scenarios": [_scenario(result) for result in outcome.results],
+        "targets": [target.as_dict() for target in targets(outcome.results)],
+    }
+
+
+def _scenario(result: Result) -> dict[str, Any]:
+    return {
+        "name": result.name,
+        "summary": result.summary,
+        "seed": result.seed,
+        "round": result.round,
+        "held": result.held,
+        "repeated": result.repeated,
+        "seconds": round(result.seconds, 2),
+        "error": result.error,
+        "again": result.again,
+        "invariants": [asdict(verdict) for verdict in result.verdicts],
+        "figures": result.figures,
+    }
+
+
+def targets(results: Sequence[Result]) -> list[Target]:
+    """What a whole suite is measured by. Of scenarios that were run more than once, the worst run counts."""
+    rounds = max((r.round for r in results), default=-1) + 1
+    sound = {r.name for r in results} - {r.name for r in results if not r.held}
+    ran = [r for r in results if r.figures]
+    reads = sum(r.figures["peer_reads_during_fault"] for r in ran if r.name == FROZEN)
+    in_time = sum(r.figures["of_them_in_time"] for r in ran if r.name == FROZEN)
+    memory = [r.figures["gateway_memory_of_cap"] for r in ran if r.name in GREEDY]
+    p99 = [r.figures["local_p99"] for r in ran if r.name == EVERYONE]
+    slower = [p["fault_ms"] / p["allowed_ms"] for p in p99 if p["fault_ms"] and p["allowed_ms"]]
+    return [
+        Target(f"scenarios that held {_times(rounds)}", len(sound), ">=", 15),
+        Target("wrong bytes", sum(r.figures["wrong_bytes"] for r in ran), "==", 0, "B"),
+        Target("bytes verified", sum(r.figures["verified_bytes"] for r in ran), ">=", 2e9, "B"),
+        Target(
+            "gateway memory under flood and giant catalog, of its cap",
+            max(memory, default=None),
+            "<=",
+            1.1,
+        ),
+        Target(
+            "local p99 with every peer hostile at once, of what is allowed: the p99 beside burners "
+            "x 1.05, or + 0.2 ms",
+            max(slower, default=None),
+            "<=",
+            1.0,
+        ),
+        Target(
+            f"reads of a frozen peer with a deadline of 50 ms back within 60 ms, of {reads:,}",
+            in_time / reads if reads >= READS_MIN else None,
+            ">=",
+            0.999,
+        ),
+    ]
+
+
+def _times(rounds: int) -> str:
+    return "once" if rounds == 1 else f"{rounds} times in a row"
+
+
+def write_json(report: dict[str, Any], path: Path) -> None:
+    """Writes the JSON file, whole or not at all.
+
+    Raises:
+        UsageError: if it cannot be written.
+    """
+    _write(json.dumps(report, indent=2) + "\n", path)
+
+
+def write_junit(report: dict[str, Any], path: Path) -> None:
+    """Writes JUnit XML: a test case a scenario and round.
+
+    Raises:
+        UsageError: if it cannot be written.
+    """
+    scenarios = report["scenarios"]
+    suite = Xml.Element(
+        "testsuite",
+        name="chaos",
+        tests=str(len(scenarios)),
+        failures=str(sum(_failed(s) and not s["error"] for s in scenarios)),
+        errors=str(sum(bool(s["error"]) for s in scenarios)),
+        time=str(report["seconds"]),
+        timestamp=report["written_at"],
+    )
+    for one in scenarios:
+        name = one["name"] if one["round"] == 0 else f"{one['name']} (round {one['round'] + 1})"
+        case = Xml.SubElement(
+            suite, "testcase", classname="chaos", name=name, time=str(one["seconds"])
+        )
+        if one["error"]:
+            Xml.SubElement(case, "error", message=_xml(one["error"])).text = one["again"]
+        elif _failed(one):
+            broken = [i for i in one["invariants"] if not i["held"] and not i["off"]]
+            text = "\n".join([*(_line(i) for i in broken), f"again: {one['again']}"])
+            message = ", ".join(i["name"] for i in broken)
+            Xml.SubElement(case, "failure", message=message).text = _xml(text)
+    Xml.indent(suite)
+    _write(Xml.tostring(suite, encoding="unicode", xml_declaration=True) + "\n", path)
+
+
+def _failed(one: dict[str, Any]) -> bool:
+    """Whether a scenario broke, and was not run again after."""
+    return not one["held"] and not one["repeated"]
+
+
+def _xml(text: str) -> str:
+    """Without the control characters that XML cannot hold."""
+    return "".join(c for c in text if c in "\n\t" or ord(c) >= 32)
+
+
+def _write(text: str, path: Path) -> None:
+    try:
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8") as out:
+                out.write(text)
+            os.chmod(temporary, 0o644)
+            os.replace(temporary, path)
+        except BaseException:
+            os.unlink(temporary)
+            raise
+    except OSError as error:
+        raise UsageError(
+            f"the report cannot be written: {error.strerror}", where=str(path)
+        ) from error
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A report that `--json` wrote.
+
+    Raises:
+        UsageError: the file is none.
+    """
+    try:
+        report = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise UsageError(f"cannot be read: {error}", where=str(path)) from error
+    if not isinstance(report, dict) or report.get("chaos") != 1:
+        raise UsageError("is no report of `moonmesh chaos run --json`", where=str(path))
+    return report
+
+
+def show(report: dict[str, Any], console: Console) -> None:
+    """The table, what is broken, and how to repeat it."""
+    table = Table(
+        "scenario", "seed", "s", "MiB checked", "", "what is broken, or worth knowing",
+        title=f"moonmesh chaos, {report['seconds']:.0f} s"
+        + (" (interrupted: what was run until then)" if report["interrupted"] else ""),
+        title_justify="left",
+    )  # fmt: skip
+    for column in table.columns[1:4]:
+        column.justify = "right"
+    for one in report["scenarios"]:
+        mark = Text("held", "green") if one["held"] else Text("BROKEN", "bold red")
+        if one["repeated"]:
+            mark = Text("again", "yellow")
+        if one["error"]:
+            mark = Text("NOT RUN", "bold red")
+        checked = one["figures"].get("verified_bytes", 0) / MIB
+        table.add_row(
+            one["name"],
+            str(one["seed"]),
+            f"{one['seconds']:.1f}",
+            f"{checked:.0f}",
+            mark,
+            Text(_remark(one)),
+        )
+    console.print(table)
+    for target in report["targets"]:
+        met = {True: "[green]met[/green]", False: "[red]missed[/red]", None: "n/a"}[target["met"]]
+        value = target["value"]
+        shown = "n/a" if value is None else f"{value:,.4g}" if value < 1e4 else f"{value:,.0f}"
+        console.print(
+            f"{met}  {target['name']}: {shown} (wanted {target['op']} {target['target']:,})",
+            highlight=False,
+        )
+    for one in report["scenarios"]:
+        if not one["held"]:
+            console.print(Text(f"\n{one['name']}, seed {one['seed']}:", "bold red"))
+            if one["error"]:
+                console.print(Text(f"  {one['error']}"))
+            for invariant in one["invariants"]:
+                if not invariant["held"] and not invariant["off"]:
+                    console.print(Text(f"  {_line(invariant)}"))
+            console.print(Text(f"  again: {one['again']}"))
+    for left in report["left"]:
+        console.print(Text(f"could not be taken down: {left}", "bold red"))
+
+
+def _remark(one: dict[str, Any]) -> str:
+    if one["error"]:
+        return str(one["error"]).splitlines()[0][:100]
+    broken = [i["name"] for i in one["invariants"] if not i["held"] and not i["off"]]
+    if broken:
+        return ", ".join(broken)
+    shown = {"felt", "hits", "returns", "local_p99", "contained", "leased"}
+    parts = [f"{i['name']} {_number(i['value'])}" for i in one["invariants"] if i["name"] in shown]
+    parts += [f"{i['name']} off" for i in one["invariants"] if i["off"]]
+    return ", ".join(parts)
+
+
+def _line(invariant: dict[str, Any]) -> str:
+    text = f"{invariant['name']}: {_number(invariant['value'])}, and not {invariant['limit']}"
+    return f"{text} ({invariant['detail']})" if invariant["detail"] else text
+
+
+def _number(value: Any) -> str:
+    return (
+        "nothing" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
+    )

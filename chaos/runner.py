@@ -1,0 +1,285 @@
+"""Runs scenarios: shares topologies between them, judges each, and always takes everything down."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+import signal
+import tempfile
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from chaos.cleanup import MARK, Run, clean_up, marked
+from chaos.errors import ChaosError
+from chaos.execution import execute
+from chaos.figures import figures
+from chaos.invariants.judge import judge
+from chaos.invariants.verdict import Verdict
+from chaos.scenario import Scenario, Topology
+from chaos.topology import BASE_LIMITS, Stage, free_ports
+from federation.errors import MoonmeshError
+from federation.timeouts import timeout
+from local_group.state import kill_all
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+STOP_GROUPS_S = 60.0
+TIMED = frozenset({"deadlines", "errors", "local_p99", "felt", "hits", "returns", "healthy"})
+"""Invariants that a busy machine can break. What is not here is never run again in the hope of better."""
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A scenario to run, and the word that names it on the command line."""
+
+    scenario: Scenario
+    word: str
+
+
+@dataclass
+class Result:
+    """What became of one run of one scenario."""
+
+    name: str
+    summary: str
+    word: str
+    seed: int
+    round: int
+    seconds: float = 0.0
+    verdicts: list[Verdict] = field(default_factory=list)
+    error: str = ""
+    """Why it could not be run; then there are no verdicts."""
+    figures: dict[str, Any] = field(default_factory=dict)
+    repeated: bool = False
+    """It broke, and was run again because a busy machine may have been the reason."""
+
+    @property
+    def broken(self) -> list[Verdict]:
+        """The invariants that did not hold."""
+        return [v for v in self.verdicts if not v.held and not v.off]
+
+    @property
+    def held(self) -> bool:
+        """Whether it ran, and every invariant held."""
+        return not self.error and not self.broken
+
+    @property
+    def by_time_alone(self) -> bool:
+        """Whether all that broke is a matter of time, which a busy machine takes away too."""
+        return not self.error and all(v.name in TIMED for v in self.broken)
+
+    @property
+    def again(self) -> str:
+        """The command that repeats it."""
+        return f"moonmesh chaos run {self.word} --seed {self.seed}"
+
+
+@dataclass
+class Outcome:
+    """Everything of one `moonmesh chaos run`."""
+
+    results: list[Result] = field(default_factory=list)
+    seconds: float = 0.0
+    interrupted: int = 0
+    """The signal that ended it early."""
+    left: list[str] = field(default_factory=list)
+    """What could not be taken down."""
+    kept: Path | None = None
+
+    @property
+    def held(self) -> bool:
+        """Whether all scenarios held (each in its last run), and nothing is left."""
+        return all(r.held for r in self.results if not r.repeated) and not self.left
+
+
+class Progress(Protocol):
+    """Told what goes on."""
+
+    def say(self, line: str) -> None:
+        """A step within a scenario, or between two."""
+
+    def begin(self, name: str, round_: int) -> None:
+        """A scenario starts."""
+
+    def result(self, result: Result) -> None:
+        """A scenario has ended."""
+
+
+class Runner:
+    """One `moonmesh chaos run`.
+
+    Args:
+        seed: of every scenario; with `repeat`, round n has seed + n.
+        retries: how often a scenario is run again of which only invariants broke that depend on time.
+        keep: leave the folder, to look at the logs.
+    """
+
+    def __init__(
+        self,
+        planned: Sequence[Planned],
+        *,
+        seed: int,
+        repeat: int,
+        retries: int = 0,
+        keep: bool,
+        port_base: int,
+        progress: Progress,
+    ) -> None:
+        self._planned = planned
+        self._seed = seed
+        self._repeat = repeat
+        self._retries = retries
+        self._keep = keep
+        self._port_base = port_base
+        self._progress = progress
+        self._outcome = Outcome()
+        self._stop = asyncio.Event()
+        self._stages = 0
+        self._tags = 0
+
+    async def run(self) -> Outcome:
+        """Runs everything; ends early on SIGINT, SIGTERM and SIGHUP, with everything taken down."""
+        began = time.monotonic()
+        for found in clean_up():
+            self._progress.say(
+                f"cleaned up after the run {found.run}, which was killed: "
+                f"{found.processes} processes, {found.survivors} of them could not be ended"
+            )
+        loop = asyncio.get_running_loop()
+        work = asyncio.create_task(self._run())
+
+        def stopped(number: int) -> None:
+            if not self._stop.is_set():
+                self._outcome.interrupted = number
+                self._progress.say("stopping: what runs is taken down first")
+                self._stop.set()
+                work.cancel()
+
+        for number in SIGNALS:
+            loop.add_signal_handler(number, stopped, number)
+        try:
+            await work
+        except asyncio.CancelledError:
+            if not self._stop.is_set():
+                raise
+        finally:
+            for number in SIGNALS:
+                loop.remove_signal_handler(number)
+        self._outcome.seconds = time.monotonic() - began
+        return self._outcome
+
+    async def _run(self) -> None:
+        folder = Path(tempfile.mkdtemp(prefix="chaos-"))
+        with Run() as run:
+            if not self._keep:
+                run.owns(folder)
+            try:
+                for topology, planned in _by_topology(self._planned):
+                    await self._on_topology(topology, planned, folder, run.id)
+            finally:
+                survivors = kill_all(marked(run.id), 5.0)
+                self._outcome.left += [f"process {p.pid}" for p in survivors]
+                if self._keep or not self._outcome.held:
+                    self._outcome.kept = folder
+                else:
+                    shutil.rmtree(folder, ignore_errors=True)
+
+    async def _on_topology(
+        self, topology: Topology, planned: Sequence[Planned], folder: Path, run: str
+    ) -> None:
+        stage: Stage | None = None
+        rounds = range(self._repeat)
+        todo = deque((item, round_, self._retries) for round_ in rounds for item in planned)
+        try:
+            while todo:
+                item, round_, retries = todo.popleft()
+                if stage is None:
+                    stage, why = await self._up(topology, folder)
+                if stage is None:
+                    result = self._new(item, round_)
+                    result.error = f"its topology did not start: {why}"
+                else:
+                    result = await self._one(stage, item, round_, run)
+                if not result.held and result.by_time_alone and retries:
+                    result.repeated = True
+                    todo.appendleft((item, round_, retries - 1))
+                self._outcome.results.append(result)
+                self._progress.result(result)
+                unwell = result.error or any(v.name == "healthy" for v in result.broken)
+                if stage is not None and (unwell or item.scenario.spoils):
+                    await self._down(stage)  # what comes next starts on sound ground
+                    stage = None
+        finally:
+            if stage is not None:
+                await asyncio.shield(asyncio.ensure_future(self._down(stage)))
+
+    async def _up(self, topology: Topology, folder: Path) -> tuple[Stage | None, str]:
+        """A topology that runs; or None, and why not."""
+        self._stages += 1
+        place = folder / str(self._stages)
+        place.mkdir()
+        stage: Stage | None = None
+        try:
+            stage = Stage(
+                topology, place, free_ports(topology, self._port_base), self._progress.say
+            )
+            await stage.up(self._stop)
+        except BaseException as error:
+            if stage is not None:
+                await asyncio.shield(asyncio.ensure_future(self._down(stage)))
+            if isinstance(error, MoonmeshError):
+                return None, str(error)
+            raise
+        return stage, ""
+
+    def _new(self, item: Planned, round_: int) -> Result:
+        scenario = item.scenario
+        return Result(scenario.name, scenario.summary, item.word, self._seed + round_, round_)
+
+    async def _down(self, stage: Stage) -> None:
+        with contextlib.suppress(MoonmeshError):
+            self._outcome.left += [f"group {name}" for name in await stage.down()]
+
+    async def _one(self, stage: Stage, item: Planned, round_: int, run: str) -> Result:
+        scenario, seed = item.scenario, self._seed + round_
+        result = self._new(item, round_)
+        self._progress.begin(scenario.name, round_)
+        self._tags += 1
+        began = time.monotonic()
+        try:
+            async with timeout(scenario.budget_s):
+                record = await execute(
+                    stage, scenario, seed, f"r{self._tags}", run, self._progress.say
+                )
+            limits = {**BASE_LIMITS, **stage.topology.limits}
+            result.verdicts = judge(record, limits)
+            if self._keep or not result.held:
+                record.write(stage.folder, f"{self._tags}-{scenario.name}")
+            result.figures = figures(record, limits)
+        except asyncio.TimeoutError:
+            result.error = f"it took longer than its budget of {scenario.budget_s:g} s"
+        except (MoonmeshError, OSError) as error:
+            result.error = str(error)
+        if result.error:
+            for name in list(stage.hostile):
+                await stage.stop_hostile(name)
+        result.seconds = time.monotonic() - began
+        return result
+
+
+def _by_topology(planned: Sequence[Planned]) -> list[tuple[Topology, list[Planned]]]:
+    """Scenarios that can share a topology, together; otherwise in the given order."""
+    groups: dict[str, tuple[Topology, list[Planned]]] = {}
+    for item in planned:
+        topology = item.scenario.topology
+        groups.setdefault(topology.identity, (topology, []))[1].append(item)
+    for _, items in groups.values():
+        items.sort(key=lambda item: item.scenario.spoils)
+    return list(groups.values())
+
+
+__all__ = ["MARK", "ChaosError", "Outcome", "Planned", "Progress", "Result", "Runner"]

@@ -1,0 +1,180 @@
+"""The hostile peer is as hostile as it says, and nothing but: what it sends is judged by our own parts."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from chaos.hostile.answers import MESSAGES, Answer, answer, honest_block, load_content
+from chaos.hostile.attacks import Books
+from chaos.hostile.peer import LoadClaims
+from chaos.hostile.statements import Speaker
+from chaos.load.keys import DEMO, ENVELOPES, contents
+from federation.errors import PeerError
+from federation.identity import Envelope, block_digest
+from federation.transfer.frames import HEADER_BYTES, Block, Decoder
+from gossip.config import GossipConfig
+from gossip.engine import GossipEngine, Receipt
+from gossip.membership import StatementRejected
+from gossip.statement import Reason
+from tests.support.credentials import Made
+
+FINGERPRINT = Envelope.of(ENVELOPES[DEMO]).fingerprint()
+KEYS = ["one", "two"]
+CONTENT = load_content(contents(DEMO, 4096))
+T = TypeVar("T")
+
+
+def blocks(how: Answer) -> list[Block]:
+    decoder = Decoder([4096] * len(KEYS), (1 << 20) + 1000)
+    found = [
+        event
+        for message in MESSAGES[how](FINGERPRINT, KEYS, CONTENT)
+        for event in decoder.feed(message)
+    ]
+    assert decoder.ended
+    return [event for event in found if isinstance(event, Block)]
+
+
+def fits(block: Block) -> bool:
+    return block_digest(FINGERPRINT, KEYS[block.index], block.data) == block.digest
+
+
+def test_the_honest_answer_is_right() -> None:
+    found = blocks(Answer.HONEST)
+    assert [bytes(b.data) for b in found] == [CONTENT(key) for key in KEYS]
+    assert all(map(fits, found))
+
+
+@pytest.mark.parametrize("how", [Answer.WRONG_BYTES, Answer.WRONG_DIGEST, Answer.WRONG_NAMESPACE])
+def test_a_lie_about_bytes_does_not_fit_its_digest(how: Answer) -> None:
+    found = blocks(how)
+    assert len(found) == len(KEYS)
+    assert not any(map(fits, found))
+
+
+def test_poison_fits_its_digest_and_is_wrong_all_over() -> None:
+    for block in blocks(Answer.POISON):
+        right = CONTENT(KEYS[block.index])
+        assert fits(block)
+        assert not any(a == b for a, b in zip(block.data, right, strict=True))
+
+
+def test_a_wrong_length_fits_its_digest() -> None:
+    found = blocks(Answer.WRONG_LENGTH)
+    assert all(map(fits, found))
+    assert {len(block.data) for block in found} == {4095}
+
+
+@pytest.mark.parametrize("how", [Answer.WRONG_SIZE, Answer.OVERSIZED_MESSAGE, Answer.GARBAGE])
+def test_what_breaks_the_form_is_refused_by_the_decoder(how: Answer) -> None:
+    decoder = Decoder([4096] * len(KEYS), (1 << 20) + 1000)
+
+    def decode() -> None:
+        for message in MESSAGES[how](FINGERPRINT, KEYS, CONTENT):
+            list(decoder.feed(message))
+
+    with pytest.raises(PeerError):
+        decode()
+
+
+async def first(messages: AsyncIterator[T], count: int) -> list[T]:
+    return [await asyncio.wait_for(anext(messages), 5) for _ in range(count)]
+
+
+async def test_stalling_midway_sends_half_a_block_and_no_more() -> None:
+    messages = answer(Answer.STALL_MIDWAY, FINGERPRINT, KEYS, CONTENT)
+    (half,) = await first(messages, 1)
+    assert HEADER_BYTES < len(half) < HEADER_BYTES + 4096
+    with pytest.raises(asyncio.TimeoutError):
+        await asyncio.wait_for(anext(messages), 0.1)
+
+
+async def test_dripping_sends_a_byte_at_a_time() -> None:
+    messages = answer(Answer.DRIP, FINGERPRINT, KEYS, CONTENT)
+    header, byte = await first(messages, 2)
+    assert (len(header), len(byte)) == (HEADER_BYTES, 1)
+
+
+def test_the_plain_content_is_told_by_its_key() -> None:
+    assert honest_block("a") != honest_block("b")
+    assert len(honest_block("a")) == 4096
+
+
+def test_the_books_know_the_most_within_a_window(monkeypatch: pytest.MonkeyPatch) -> None:
+    times = iter([0.0, 0.5, 1.2, 5.0])
+    monkeypatch.setattr("chaos.hostile.attacks.time.monotonic", lambda: next(times))
+    books = Books(window_s=1.0)
+    for size in (10, 20, 30, 1):
+        books.got(size)
+    assert (books.bytes, books.window_bytes_max) == (61, 50)
+
+
+def test_claims_are_the_keys_of_the_load() -> None:
+    claims = LoadClaims(
+        tag="t", owners=("a", "b"), chains=2, blocks=3, block_bytes=8, namespaces=(DEMO,)
+    )
+    assert len(claims.keys()) == len(set(claims.keys())) == 12
+    assert set(claims.contents()) == {FINGERPRINT}
+
+
+@pytest.fixture
+def west(tmp_path: Path) -> tuple[Speaker, GossipEngine]:
+    """West speaks, and east's gossip judges what it says."""
+    made = Made(tmp_path)
+    peering, credentials = made.peering("west", "east"), made.of("west")
+    east = GossipEngine(
+        "east",
+        "demo",
+        made.of("east").signing_key,
+        {"west": [key.public for key in made.peering("east", "west").peers[0].keys]},
+        epoch=1,
+        boot_nonce=bytes(16),
+        config=GossipConfig.test(),
+        now=0.0,
+    )
+    return Speaker(peering, credentials, epoch=3), east
+
+
+def judged(west: tuple[Speaker, GossipEngine], count: int) -> tuple[set[Receipt], set[Reason]]:
+    """What east makes of the next hellos."""
+    speaker, east = west
+    receipts = {east.receive_hello("west", speaker.reply(), 1.0 + i) for i in range(count)}
+    rejected = {e.reason for e in east.events() if isinstance(e, StatementRejected)}
+    return receipts, rejected
+
+
+def test_an_honest_speaker_is_believed(west: tuple[Speaker, GossipEngine]) -> None:
+    receipts, rejected = judged(west, 5)
+    assert Receipt.ACCEPTED in receipts
+    assert not rejected
+
+
+def test_equivocation_is_two_statements_at_one_place(west: tuple[Speaker, GossipEngine]) -> None:
+    judged(west, 1)
+    west[0].how = "equivocate"
+    receipts, rejected = judged(west, 20)
+    assert Receipt.ACCEPTED in receipts
+    assert rejected == {Reason.EQUIVOCATION}
+
+
+def test_a_replay_has_its_own_past_and_the_words_of_others(
+    west: tuple[Speaker, GossipEngine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    speaker, east = west
+    east.tick(5.0)
+    (hello,) = east.outbox()
+    speaker.heard(hello.hello.SerializeToString())
+    times = itertools.count(1e6)  # each statement a second after the last: the past is old
+    monkeypatch.setattr("chaos.hostile.statements.time.monotonic", lambda: next(times))
+    judged(west, 3)
+    speaker.how = "replay"
+    receipts, rejected = judged(west, 40)
+    assert {Receipt.STALE, Receipt.REJECTED} <= receipts
+    assert rejected <= {Reason.BAD_SIGNATURE, Reason.OTHER_GROUP}
+    assert rejected

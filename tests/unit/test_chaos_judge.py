@@ -1,0 +1,293 @@
+"""Every invariant, on records made by hand: it holds where it should, and breaks where it should."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from chaos.invariants.judge import cap_bytes, judge
+from chaos.invariants.parameters import Invariants
+from chaos.invariants.verdict import Verdict
+from chaos.load.spec import Audit, Sample, Totals
+from chaos.record import PROBE, Pass, Record, Usage
+from chaos.scenario import Scenario
+from chaos.topology import BASE_LIMITS
+from local_group.config import MIB
+
+BEGIN, FAULT, HEALED, END = 100.0, 101.0, 102.0, 105.0
+GROUPS = ("east", "west")
+
+
+def scenario(**invariants: Any) -> Scenario:
+    return Scenario.model_validate(
+        {
+            "name": "made",
+            "summary": "by hand",
+            "topology": {"groups": list(GROUPS), "hostile": {"evil": ["demo"]}},
+            "steps": [
+                {"do": "freeze", "at": 1, "lasts": 1, "group": "east", "part": "gateway"},
+            ],
+            "invariants": invariants,
+        }
+    )
+
+
+def call(at: float, kind: str = "local", ms: float = 1.0, **blocks: Any) -> Sample:
+    values = {"late_ms": 0.0, "local": 4, "peer": 0, "misses": 0, **blocks}
+    return Sample(at=at, kind=kind, ms=ms, **values)
+
+
+def reads() -> list[Sample]:
+    return [call(BEGIN + i / 200, ms=1 + (i % 10) / 10) for i in range(1000)]
+
+
+def sound(**invariants: Any) -> Record:
+    """A record of a run in which all went well, and the fault was felt."""
+
+    def one(kind: str) -> Pass:
+        made = Pass(kind, BEGIN, FAULT, HEALED, END)
+        for group in GROUPS:
+            samples = reads()
+            for i in range(50):
+                at = BEGIN + i / 10
+                away = FAULT <= at < HEALED and kind == "fault"
+                found = {"local": 0, "peer": 0, "misses": 4} if away else {"local": 0, "peer": 4}
+                samples.append(call(at, "peer", **found))
+            made.samples[group] = samples
+            made.totals[group] = Totals(verified_bytes=100 * MIB, puts=100, stored=100)
+            made.audits[group] = Audit(checked=100, verified_bytes=MIB)
+            made.ended[group] = True
+            made.usage[group] = Usage(rss=110 * MIB, descriptors=50, threads=20, seen=10)
+        made.samples[PROBE] = reads()
+        return made
+
+    record = Record(scenario(**invariants), 1, passes=[one("fault"), one("burner")])
+    record.base_rss = dict.fromkeys(GROUPS, 100 * MIB)
+    record.counters = {"west": {'moonmesh_x_total{peer="evil"}': 3}}
+    record.statuses = {"west": {"refused": [{"who": "evil", "reason": "a lie", "count": 2}]}}
+    record.books = {"evil": {"window_bytes_max": 10 * MIB}}
+    record.origins = {"west": {"demo/east": 5, "guest/evil": 3}}
+    record.purged = (3, 0)
+    record.passes[0].totals["west"].poisoned_bytes = 1000
+    return record
+
+
+def verdict(record: Record, name: str) -> Verdict:
+    (found,) = [v for v in judge(record, BASE_LIMITS) if v.name.split()[0] == name]
+    return found
+
+
+def test_a_sound_run_breaks_nothing() -> None:
+    record = sound(
+        felt={"peer_hits_below": 0.5},
+        returns={"within_s": 1},
+        contained={"group": "west", "origin": "evil"},
+        leased={"name": "evil"},
+        counters=[{"group": "west", "name": "moonmesh_x_total"}],
+        refused=[{"group": "west", "who": "evil", "says": "lie"}],
+    )
+    verdicts = judge(record, BASE_LIMITS)
+    assert [v for v in verdicts if not v.held] == []
+    assert len(verdicts) == 15
+
+
+def totals(record: Record) -> Totals:
+    return record.passes[0].totals["west"]
+
+
+def audit(record: Record) -> Audit:
+    return record.passes[0].audits["west"]
+
+
+def add(record: Record, *samples: Sample) -> None:
+    record.passes[0].samples["west"] += samples
+
+
+BREAKS: list[tuple[str, Callable[[Record], None]]] = [
+    ("wrong_bytes", lambda r: setattr(totals(r), "wrong_bytes", 1)),
+    ("wrong_bytes", lambda r: setattr(audit(r), "wrong_bytes", 1)),
+    ("late_writes", lambda r: setattr(totals(r), "late_writes", 1)),
+    ("deadlines", lambda r: add(r, call(FAULT, late_ms=10.1))),
+    ("deadlines", lambda r: r.passes[0].ended.update(west=False)),
+    ("errors", lambda r: totals(r).errors.append("get: ValueError: x")),
+    ("errors", lambda r: totals(r).codes.update({"peer -800": 1})),
+    ("errors", lambda r: totals(r).codes.update({"put -901": 10_000})),
+    ("errors", lambda r: add(r, *(call(HEALED, local=0, misses=4) for _ in range(300)))),
+    ("acknowledged", lambda r: setattr(audit(r), "lost", 1)),
+    ("acknowledged", lambda r: setattr(audit(r), "unread", 1)),
+    ("bounded", lambda r: setattr(r.passes[0].usage["west"], "descriptors", 10_000)),
+    ("bounded", lambda r: setattr(r.passes[0].usage["west"], "threads", 10_000)),
+    ("bounded", lambda r: setattr(r.passes[0].usage["west"], "staging", 65 * MIB)),
+    ("bounded", lambda r: setattr(r.passes[0].usage["west"], "seen", 0)),
+    ("healthy", lambda r: r.problems.append("west: gateway is restarting")),
+    ("leftovers", lambda r: r.leftovers.append("1 sleep")),
+]
+
+
+@pytest.mark.parametrize(("name", "spoil"), BREAKS)
+def test_one_thing_wrong_breaks_one_invariant(name: str, spoil: Callable[[Record], None]) -> None:
+    record = sound()
+    spoil(record)
+    assert [v.name for v in judge(record, BASE_LIMITS) if not v.held] == [name]
+
+
+def test_lateness_up_to_the_slack_and_few_timeouts_are_let_pass() -> None:
+    record = sound()
+    add(record, call(FAULT, late_ms=10.0))
+    add(record, call(FAULT, local=0, misses=4))
+    totals(record).codes.update({"put -900": 4, "local -901": 4})
+    assert all(v.held for v in judge(record, BASE_LIMITS))
+
+
+def test_memory_may_grow_by_what_the_limits_allow_and_a_tenth() -> None:
+    cap = cap_bytes(BASE_LIMITS, peers=2)
+    record = sound()
+    usage = record.passes[0].usage["west"]
+    usage.rss = 100 * MIB + int(1.09 * cap)
+    assert verdict(record, "bounded").held
+    usage.rss = 100 * MIB + int(1.11 * cap)
+    assert not verdict(record, "bounded").held
+
+
+def test_too_little_verified_proves_nothing() -> None:
+    assert not verdict(sound(wrong_bytes={"verified_mib": 10_000}), "wrong_bytes").held
+
+
+def test_a_fault_that_nobody_felt_proves_nothing() -> None:
+    record = sound(felt={"peer_hits_below": 0.5})
+    assert verdict(record, "felt").held
+    for group in GROUPS:
+        record.passes[0].samples[group] = [call(FAULT + 0.1, "peer", peer=4)]
+    assert not verdict(record, "felt").held
+
+
+def test_hits_are_counted_in_blocks_while_the_fault_lasts() -> None:
+    record = sound(hits={"at_least": 0.8})
+    assert not verdict(record, "hits").held
+    for group in GROUPS:
+        record.passes[0].samples[group] = [
+            call(FAULT - 1, "peer", local=0, misses=4),
+            call(FAULT + 0.1, "peer", local=0, peer=4),
+        ]
+    assert verdict(record, "hits").value == 1
+
+
+def test_peer_hits_have_to_return_to_every_group_in_time() -> None:
+    record = sound(returns={"within_s": 1, "chains": 3})
+    assert verdict(record, "returns").value == pytest.approx(0.0, abs=0.2)
+    west = record.passes[0].samples["west"]
+    record.passes[0].samples["west"] = [
+        s._replace(peer=0, misses=4) if s.kind == "peer" and s.at < HEALED + 1.5 else s
+        for s in west
+    ]
+    late = verdict(record, "returns")
+    assert not late.held
+    assert late.detail.startswith("west: 1.5")
+    record.passes[0].samples["west"] = [s for s in west if s.kind != "peer" or s.at < HEALED]
+    assert "west: not at all" in verdict(record, "returns").detail
+
+
+def test_local_reads_are_compared_with_their_spread() -> None:
+    record = sound()
+    same = verdict(record, "local_p99")
+    assert same.held
+    assert "with burners" in same.detail
+    # Twice as slow, all along: beyond any spread.
+    slow = [s._replace(ms=2 * s.ms) for s in record.passes[0].samples[PROBE]]
+    record.passes[0].samples[PROBE] = slow
+    slower = verdict(record, "local_p99")
+    assert not slower.held
+    assert slower.value == pytest.approx(2 * (same.value or 0))
+
+
+def test_without_burners_local_reads_are_compared_with_those_before_the_fault() -> None:
+    record = sound()
+    del record.passes[1]
+    record.quiet = [[1.0] * 20] * 10
+    assert not verdict(record, "local_p99").held
+    record.quiet = [[2.0] * 20] * 10
+    found = verdict(record, "local_p99")
+    assert found.held
+    assert "while nothing was broken" in found.detail
+
+
+def test_reads_that_missed_are_no_hits_to_be_compared() -> None:
+    record = sound()
+    for one in record.passes:
+        one.samples[PROBE] += [call(FAULT + 0.5, ms=500.0, local=0, misses=4)] * 100
+    found = judge(record, BASE_LIMITS)
+    assert next(v for v in found if v.name == "local_p99").value == pytest.approx(1.9, abs=0.01)
+
+
+def test_few_local_reads_cannot_be_compared() -> None:
+    record = sound()
+    record.passes[1].samples[PROBE] = record.passes[1].samples[PROBE][:50]
+    assert "too few" in verdict(record, "local_p99").detail
+    assert not verdict(record, "local_p99").held
+
+
+@pytest.mark.parametrize(
+    "origins",
+    [
+        {},
+        {"guest/evil": 3, "demo/evil": 1},
+        {"guest/evil": 3, "guest/east": 1},
+    ],
+)
+def test_poison_that_spreads_or_is_not_on_record_is_not_contained(
+    origins: dict[str, int],
+) -> None:
+    record = sound(contained={"group": "west", "origin": "evil"})
+    assert verdict(record, "contained").held
+    record.origins["west"] = origins
+    assert not verdict(record, "contained").held
+
+
+@pytest.mark.parametrize("purged", [(2, 1), (0, 0), None, "the gateway does not answer"])
+def test_poison_that_cannot_be_purged_is_not_contained(
+    purged: tuple[int, int] | str | None,
+) -> None:
+    record = sound(contained={"group": "west", "origin": "evil"})
+    record.purged = purged
+    assert not verdict(record, "contained").held
+
+
+@pytest.mark.parametrize(("got", "held"), [(0, False), (26 * MIB, True), (27 * MIB, False)])
+def test_what_is_leased_for_a_peer_is_bounded(got: int, held: bool) -> None:
+    record = sound(leased={"name": "evil"})
+    record.books["evil"]["window_bytes_max"] = got
+    assert verdict(record, "leased").held is held
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "held"), [(3, None, True), (4, None, False), (0, 2, False)]
+)
+def test_a_counter_is_summed_over_its_labels(low: int, high: int | None, held: bool) -> None:
+    counter = {"group": "west", "name": "moonmesh_x_total", "at_least": low}
+    if high is not None:
+        counter["at_most"] = high
+    assert verdict(sound(counters=[counter]), "counter").held is held
+
+
+def test_what_is_off_is_shown_with_its_reason_and_not_judged() -> None:
+    record = sound(acknowledged={"off": "the store was killed"})
+    audit(record).lost = 10
+    shown = verdict(record, "acknowledged")
+    assert (shown.held, shown.off) == (True, "the store was killed")
+
+
+def test_the_defaults_are_the_ones_that_always_apply() -> None:
+    names = {name for name, value in Invariants() if value}
+    assert names == {
+        "wrong_bytes",
+        "late_writes",
+        "deadlines",
+        "errors",
+        "acknowledged",
+        "bounded",
+        "healthy",
+        "leftovers",
+        "local_p99",
+    }

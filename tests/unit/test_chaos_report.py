@@ -1,0 +1,209 @@
+"""Reports: what is broken is named with its seed and the command that repeats it."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+from pathlib import Path
+from xml.etree import ElementTree as Xml
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from chaos.ablate import NONE, ablate, as_markdown
+from chaos.cli import app
+from chaos.invariants.verdict import Verdict
+from chaos.report import as_dict, read_json, show, write_json, write_junit
+from chaos.runner import Outcome, Result
+from federation.errors import UsageError
+from federation.limits.names import GuardName
+from federation.limits.switches import VARIABLE
+
+FIGURES = {
+    "verified_bytes": 3 * 10**9,
+    "wrong_bytes": 0,
+    "peer_reads_during_fault": 1000,
+    "of_them_in_time": 999,
+    "gateway_memory_of_cap": 0.4,
+    "local_p99": {"fault_ms": 2.0, "allowed_ms": 2.1},
+}
+
+
+def result(name: str, *verdicts: Verdict, error: str = "", round_: int = 0) -> Result:
+    return Result(
+        name,
+        "a summary",
+        f"smoke/{name}",
+        7 + round_,
+        round_,
+        seconds=1.5,
+        verdicts=list(verdicts),
+        error=error,
+        figures={} if error else dict(FIGURES),
+    )
+
+
+GOOD = Verdict("wrong_bytes", True, 0, "0")
+BAD = Verdict("deadlines", False, 3, "0 of the calls", "the latest by 30 ms")
+OFF = Verdict("acknowledged", True, off="killed")
+
+
+def outcome() -> Outcome:
+    return Outcome(
+        results=[
+            result("peer-frozen", GOOD, OFF),
+            result("broken", GOOD, BAD),
+            result("odd", error="no ports\x00"),
+        ],
+        seconds=9,
+    )
+
+
+def text(report: dict[str, object]) -> str:
+    out = io.StringIO()
+    show(report, Console(file=out, width=200))
+    return out.getvalue()
+
+
+def test_a_broken_invariant_is_named_with_seed_and_command() -> None:
+    shown = text(as_dict(outcome(), 7))
+    assert "deadlines: 3, and not 0 of the calls (the latest by 30 ms)" in shown
+    assert "again: moonmesh chaos run smoke/broken --seed 7" in shown
+    assert "NOT RUN" in shown
+    assert "acknowledged off" in shown
+
+
+def test_the_outcome_holds_only_if_all_ran_and_held_and_nothing_is_left() -> None:
+    assert not outcome().held
+    assert Outcome(results=[result("a", GOOD, OFF)]).held
+    assert not Outcome(results=[result("a", GOOD)], left=["process 1"]).held
+    assert not Outcome(results=[result("a", error="x")]).held
+
+
+def test_json_can_be_read_and_shown_again(tmp_path: Path) -> None:
+    path = tmp_path / "report.json"
+    report = as_dict(outcome(), 7)
+    write_json(report, path)
+    assert read_json(path) == json.loads(json.dumps(report))
+    again = CliRunner().invoke(app, ["report", str(path)])
+    assert again.exit_code == 1
+    assert "smoke/broken --seed 7" in again.output
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"bench": "replay"}'])
+def test_what_is_no_report_is_refused(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "other.json"
+    path.write_text(content)
+    with pytest.raises(UsageError):
+        read_json(path)
+
+
+def test_junit_has_a_case_a_scenario(tmp_path: Path) -> None:
+    path = tmp_path / "junit.xml"
+    write_junit(as_dict(outcome(), 7), path)
+    suite = Xml.parse(path).getroot()
+    assert [suite.get(name) for name in ("tests", "failures", "errors")] == ["3", "1", "1"]
+    good, bad, odd = suite
+    assert len(good) == 0
+    failure = bad.find("failure")
+    assert failure is not None
+    assert "--seed 7" in (failure.text or "")
+    assert odd.find("error") is not None
+
+
+def test_a_scenario_counts_as_held_only_if_every_round_did() -> None:
+    rounds = [result("a", GOOD), result("a", BAD, round_=1), result("b", GOOD), result("b", GOOD)]
+    (first, *_) = as_dict(Outcome(results=rounds), 7)["targets"]
+    assert (first["name"], first["value"], first["met"]) == (
+        "scenarios that held 2 times in a row",
+        1,
+        False,
+    )
+
+
+def test_a_run_that_was_repeated_is_shown_and_fails_nothing_but_the_target(tmp_path: Path) -> None:
+    first = result("a", BAD)
+    first.repeated = True
+    both = Outcome(results=[first, result("a", GOOD)])
+    assert both.held
+    report = as_dict(both, 7)
+    assert report["targets"][0]["value"] == 0, "it did not hold each time"
+    write_junit(report, tmp_path / "junit.xml")
+    assert Xml.parse(tmp_path / "junit.xml").getroot().get("failures") == "0"
+    console = Console(file=io.StringIO(), width=140)
+    show(report, console)
+    assert "again" in console.file.getvalue()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("broken", "alone"), [(["deadlines", "returns"], True), (["deadlines", "wrong_bytes"], False)]
+)
+def test_only_what_depends_on_time_is_run_again(broken: list[str], alone: bool) -> None:
+    found = result("a", *(Verdict(name, False) for name in broken))
+    assert found.by_time_alone is alone
+
+
+def test_the_targets_of_a_suite_are_measured() -> None:
+    names = ("peer-frozen", "all-hostile", "giant-catalog")
+    results = [result(name, GOOD) for name in names]
+    (_, *targets) = as_dict(Outcome(results=results), 7)["targets"]
+    assert [target["value"] for target in targets] == [
+        0,
+        9 * 10**9,
+        0.4,
+        pytest.approx(2.0 / 2.1),
+        0.999,
+    ]
+    assert all(target["met"] for target in targets)
+
+
+def test_of_several_rounds_the_worst_is_measured() -> None:
+    rounds = [
+        result(name, GOOD, round_=n) for n in range(2) for name in ("all-hostile", "flood-hellos")
+    ]
+    rounds[2].figures["local_p99"] = {"fault_ms": 4.0, "allowed_ms": 2.0}
+    rounds[3].figures["gateway_memory_of_cap"] = 1.2
+    targets = {t["target"]: t for t in as_dict(Outcome(results=rounds), 7)["targets"]}
+    assert (targets[1.1]["value"], targets[1.1]["met"]) == (1.2, False)
+    assert (targets[1.0]["value"], targets[1.0]["met"]) == (2.0, False)
+
+
+def test_too_few_reads_of_a_frozen_peer_are_no_figure() -> None:
+    few = result("peer-frozen", GOOD)
+    few.figures["peer_reads_during_fault"] = 999
+    (*_, last) = as_dict(Outcome(results=[few]), 7)["targets"]
+    assert (last["value"], last["met"]) == (None, None)
+
+
+def test_the_ablation_leaves_out_what_breaks_anyway() -> None:
+    seen: list[tuple[str, str | None]] = []
+
+    def run(off: str) -> Outcome:
+        seen.append((off, os.environ.get(VARIABLE)))
+        broken = [BAD] if off == NONE else [BAD, Verdict("wrong_bytes", False, 1)]
+        return Outcome(results=[result("a", *broken)])
+
+    rows = list(ablate([GuardName.DIGEST], run))
+    assert seen == [(NONE, None), ("digest", "digest")]
+    assert VARIABLE not in os.environ
+    assert [row.broken for row in rows] == [{"a": ["deadlines"]}, {"a": ["wrong_bytes"]}]
+    table = as_markdown(rows, "moonmesh chaos ablate smoke")
+    assert "| digest | a (wrong_bytes) |" in table
+
+
+def test_list_shows_every_scenario() -> None:
+    shown = CliRunner().invoke(app, ["list", "smoke"])
+    assert shown.exit_code == 0
+    assert "all-hostile" in shown.output
+
+
+def test_an_unknown_scenario_is_a_usage_error() -> None:
+    found = CliRunner().invoke(app, ["run", "smoke/none-such"])
+    assert isinstance(found.exception, UsageError)
+
+
+def test_an_unknown_guard_is_a_usage_error() -> None:
+    found = CliRunner().invoke(app, ["ablate", "smoke/baseline", "--guard", "none-such"])
+    assert isinstance(found.exception, UsageError)

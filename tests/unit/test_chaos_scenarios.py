@@ -1,0 +1,136 @@
+"""Scenario files: what is packaged can be used, and what cannot be used is explained."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from chaos.hostile.answers import Answer
+from chaos.hostile.attacks import Attack
+from chaos.runner import Planned, _by_topology
+from chaos.scenario import Hostile, Scenario, find, load_scenario, suites
+from chaos.timeline import JITTER_S, jitter
+from federation.errors import ConfigError, UsageError
+from federation.limits.names import GuardName
+
+GOOD = """
+name = "one"
+summary = "a test"
+workload = { seconds = 3 }
+[topology]
+groups = ["east", "west"]
+hostile = { evil = ["demo"] }
+[[steps]]
+do = "freeze"
+at = 1
+lasts = 1
+group = "east"
+part = "gateway"
+"""
+
+
+def write(folder: Path, text: str) -> Path:
+    path = folder / "one.toml"
+    path.write_text(text)
+    return path
+
+
+@pytest.mark.parametrize("path", find(suites()), ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_a_packaged_scenario_can_be_used(path: Path) -> None:
+    scenario = load_scenario(path)
+    assert scenario.name == path.stem
+    for step in scenario.steps:
+        if isinstance(step, Hostile):
+            assert Answer(step.answer)
+            assert Attack(step.attack)
+
+
+def test_smoke_has_what_it_promises() -> None:
+    scenarios = [load_scenario(path) for path in find(["smoke"])]
+    assert len(scenarios) >= 15
+    assert len({s.name for s in scenarios}) == len(scenarios)
+    hostile = [s for one in scenarios for s in one.steps if isinstance(s, Hostile)]
+    attacks = {step.attack for step in hostile}
+    answers = {step.answer for step in hostile}
+    assert {"hellos", "requests", "pin"} <= attacks
+    assert {"nothing", "wrong-bytes", "wrong-length", "wrong-namespace", "poison"} <= answers
+    assert {"stall-midway", "drip"} <= answers
+    assert {step.statements for step in hostile} == {"honest", "replay", "equivocate"}
+
+
+def test_every_invariant_that_always_holds_is_on_unless_a_reason_is_given() -> None:
+    for path in find(["smoke"]):
+        wanted = load_scenario(path).invariants
+        for name in ("wrong_bytes", "late_writes", "bounded", "healthy", "leftovers"):
+            assert getattr(wanted, name).off is None, f"{path.stem} has no {name}"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ('group = "east"', 'group = "north"', "names 'north', which the topology lacks"),
+        ("lasts = 1", "lasts = 9", "ends after the load, at 3.0 s"),
+        ("lasts = 1\n", "", "freeze needs lasts"),
+        ('part = "gateway"', 'part = "disk"', "part"),
+        ('group = "east"', 'group = "evil"', "freeze needs real groups"),
+        ('do = "freeze"', 'do = "melt"', "melt"),
+        ('summary = "a test"', 'summry = "a test"', "summary"),
+        ("[topology]", "[invariants]\nhits = { atleast = 1 }\n[topology]", "at_least"),
+    ],
+)
+def test_what_cannot_be_used_is_explained(tmp_path: Path, old: str, new: str, says: str) -> None:
+    assert load_scenario(write(tmp_path, GOOD)).name == "one"
+    with pytest.raises(ConfigError) as caught:
+        load_scenario(write(tmp_path, GOOD.replace(old, new)))
+    assert says in str(caught.value)
+    assert "one.toml" in str(caught.value)
+
+
+def test_two_hostile_peers_in_one_place_are_refused(tmp_path: Path) -> None:
+    step = '[[steps]]\ndo = "hostile"\nat = 0\nlasts = 1\nname = "evil"\ntarget = "west"\n'
+    assert load_scenario(write(tmp_path, GOOD + step))
+    with pytest.raises(ConfigError, match="in one place"):
+        load_scenario(write(tmp_path, GOOD + step + step))
+
+
+def test_an_unknown_topology_names_the_places_that_were_looked_in(tmp_path: Path) -> None:
+    head, _, _ = GOOD.partition("[topology]")
+    with pytest.raises(ConfigError, match="no topology 'square'"):
+        load_scenario(write(tmp_path, head.replace("workload", 'topology = "square"\nworkload')))
+
+
+def test_find_takes_suites_scenarios_files_and_folders(tmp_path: Path) -> None:
+    file = write(tmp_path, GOOD)
+    assert find([str(file)]) == [file]
+    assert find([str(tmp_path)]) == [file]
+    assert [path.stem for path in find(["smoke/baseline", "smoke/baseline"])] == ["baseline"]
+    with pytest.raises(UsageError, match="no suite, scenario or file"):
+        find(["smoke/none-such"])
+
+
+def test_the_seed_moves_the_steps_and_nothing_else(tmp_path: Path) -> None:
+    steps = load_scenario(write(tmp_path, GOOD)).steps
+    assert jitter(steps, 7) == jitter(steps, 7)
+    moved = {jitter(steps, seed)[0].at for seed in range(20)}
+    assert len(moved) > 10
+    assert all(1 <= at <= 1 + JITTER_S for at in moved)
+
+
+def test_scenarios_of_one_topology_share_it_and_spoilers_run_last() -> None:
+    planned = [Planned(load_scenario(path), path.stem) for path in find(["smoke"])]
+    groups = _by_topology(planned)
+    assert sum(len(items) for _, items in groups) == len(planned)
+    for topology, items in groups:
+        assert all(item.scenario.topology == topology for item in items)
+        order = [item.scenario.spoils for item in items]
+        assert order == sorted(order)
+
+
+def test_the_window_of_a_scenario_spans_its_faults(tmp_path: Path) -> None:
+    scenario: Scenario = load_scenario(write(tmp_path, GOOD))
+    assert scenario.window == (1.0, 2.0)
+
+
+def test_guards_can_be_named_for_the_ablation() -> None:
+    assert {"breaker", "digest", "request_rate"} <= {guard.value for guard in GuardName}
