@@ -18,6 +18,8 @@ from chaos.topology import Stage
 
 JITTER_S = 0.1
 """How far the seed moves a step."""
+SERVING = "serving"
+"""The part that is a child of the gateway."""
 PART_S = 5.0
 """How long to wait for a part to run that is to get a signal."""
 
@@ -132,6 +134,8 @@ class TimeLine:
         end = time.monotonic() + PART_S
         while True:
             try:
+                if step.part == SERVING:
+                    return await self._stage.serving_pid(step.group)
                 return self._stage.pid(step.group, step.part)
             except ChaosError:
                 if time.monotonic() > end:

@@ -32,7 +32,6 @@ STEP = 100
 LISTENERS = 60
 PORTS_END = 30_000
 """Below the ports that the kernel hands out by itself."""
-SERVING = "serving"
 ALIVE_S = 20.0
 CONTACT_S = 15.0
 POLL_S = 0.05
@@ -232,7 +231,7 @@ class Stage:
         return state
 
     def pid(self, name: str, part: str) -> int:
-        """Of a part: gateway, serving, master, store-N.
+        """Of a part: gateway, master, store-N.
 
         Raises:
             ChaosError: it does not run now.
@@ -240,11 +239,18 @@ class Stage:
         child = self.state(name).children.get(part)
         if child is not None and child.process is not None:
             return child.process.pid
-        if part == SERVING:  # a child of the gateway's own
-            for process in self.gateway_processes(name)[1:]:
-                if _serves(process):
-                    return process.pid
         raise ChaosError(f"{part} of group {name} does not run")
+
+    async def serving_pid(self, name: str) -> int:
+        """Of the gateway's child that faces peers. (Another is in reserve.)
+
+        Raises:
+            ChaosError: none serves now.
+        """
+        serving = (await self.statuses())[name].get("serving") or {}
+        if serving.get("state") != "serving" or not serving.get("pid"):
+            raise ChaosError(f"nothing faces the peers of group {name}")
+        return int(serving["pid"])
 
     def gateway_processes(self, name: str) -> list[psutil.Process]:
         """The gateway and what it has started, itself first."""
@@ -384,12 +390,6 @@ class Stage:
             if not problems or time.monotonic() > end:
                 return problems
             await asyncio.sleep(POLL_S)
-
-
-def _serves(process: psutil.Process) -> bool:
-    with contextlib.suppress(psutil.Error):
-        return any("serving" in word for word in process.cmdline())
-    return False
 
 
 def free_ports(topology: Topology, start: int) -> int:
