@@ -177,7 +177,7 @@ class Gateway:
                 await endpoints.serve_remote_engines(config, engines, inner)
             self._start(admission.run())
             self._start(self._housekeeping(staging, store))
-            self._start(self._relist(holdings, admin))
+            self._start(self._relist(holdings, admin, blocks))
             await endpoints.ready()
             log.info("group %s serves in epoch %d", config.name, epoch)
             await stop.wait()
@@ -231,10 +231,19 @@ class Gateway:
         known = await ledger.load(listed)
         log.info("%d blocks are known from the journal", known)
 
-    async def _relist(self, holdings: Holdings, admin: AdminClient) -> None:
-        """Corrects the holdings by listings, at their interval."""
+    async def _relist(self, holdings: Holdings, admin: AdminClient, blocks: BlockServer) -> None:
+        """Corrects the holdings by listings, at their interval, and when serves show a great loss."""
+        interval = self._limits.listing_interval_ms / 1000
+        soonest = min(interval, self._limits.listing_soonest_ms / 1000)
+        lost = asyncio.Event()
+        blocks.on_loss = lost.set
         while True:
-            await asyncio.sleep(self._limits.listing_interval_ms / 1000)
+            await asyncio.sleep(soonest)
+            with contextlib.suppress(asyncio.TimeoutError):
+                async with timeout(interval - soonest):
+                    await lost.wait()
+            lost.clear()
+            blocks.losses.listed()
             began = time.monotonic()
             try:
                 keys = await admin.all_keys(self._limits.listing_bytes_max)
