@@ -152,6 +152,9 @@ class Limits(BaseModel):
     """Changes in a holdings log. A peer that is further behind takes a new snapshot."""
     listing_interval_ms: Annotated[int, _count(100, 3_600_000)] = 30_000
     """ms between key listings of the master, which take evicted blocks out of the holdings."""
+    listing_soonest_ms: Annotated[int, _count(100, 3_600_000)] = 1_000
+    """ms between two listings at least: one is made before its time when serves find most blocks gone, as
+    after a restart of the master, so that peers are told at once."""
     listing_bytes_max: Annotated[int, _Bytes, _count(MIB, 16 * GIB)] = 256 * MIB
     """Bytes of one key listing; 100,000 keys of 88 bytes are 8.8 MB. A longer one is not used."""
     journal_bytes_max: Annotated[int, _Bytes, _count(MIB, 1024 * GIB)] = GIB
@@ -187,6 +190,21 @@ class Limits(BaseModel):
     peer_breaker_open_ms: Annotated[int, _count(10, 600_000)] = 1_000
     """ms for which a breaker first stays open; doubled with each probe that fails, up to 10 s (or this,
     if it is more)."""
+
+    peer_redial_ms: Annotated[int, _count(20, 60_000)] = 100
+    """ms after which a connection to a peer that was refused or lost is tried again; longer after each
+    that fails, up to `peer_redial_max_ms`."""
+    peer_redial_max_ms: Annotated[int, _count(20, 600_000)] = 500
+    """ms between two such tries, at most: how long a peer that is back may go unnoticed. A try that is
+    refused costs a packet each way."""
+    peer_connect_ms: Annotated[int, _count(100, 60_000)] = 2_000
+    """ms that one try may take, TLS included: several round trips, and one packet lost on the way."""
+    peer_connection_ms: Annotated[int, _count(1000, 86_400_000)] = 600_000
+    """ms after which a connection from a peer is closed, less or more 10 %, and the peer makes another: the
+    end of calls whose peer never reads, which hold its places and which nothing else can end."""
+    peer_unheard_ms: Annotated[int, _count(500, 600_000)] = 2_000
+    """ms for which nothing that was sent is acknowledged, after which a connection is given up and made
+    anew. TCP alone would take as long again to notice that a line works as it was cut."""
 
     # Guards, per peer and direction: docs/limits.md
     peer_requests_open: Annotated[int, _count(8, 65_536)] = 1024
@@ -228,9 +246,18 @@ class Limits(BaseModel):
     peer_stall_ms: Annotated[int, _count(50, 600_000)] = 3_000
     """ms for which nothing may move on a stream of blocks, either way. An owner whose own Mooncake hangs
     needs up to 2 s to say so."""
+    peer_silence_ms: Annotated[int, _count(20, 60_000)] = 300
+    """ms without a byte of any answer of a peer, after which a pull whose caller's deadline has passed is
+    held against it. Each pull is listened to for this long: a caller with less time than the peer needs
+    says nothing of the peer. Above the round trip and the owner's read."""
     peer_dishonest_percent: Annotated[int, _count(1, 100)] = 50
     """Percent of the blocks that a catalog promised and the owner did not have, over the last 32 pulls,
     above which each such pull counts as a failure. Eviction makes honest catalogs wrong by a few."""
+    peer_doubt_ms: Annotated[int, _count(0, 60_000)] = 2_000
+    """ms for which such misses are excused when they first become so many: an owner that has lost its
+    blocks at once needs a moment to list what is left. 0: they never are."""
+    peer_doubt_every_ms: Annotated[int, _count(0, 3_600_000)] = 60_000
+    """ms after which they may be excused again: who lies gets a moment in a minute, not for ever."""
 
     @field_validator("staging_bytes")
     @classmethod

@@ -13,6 +13,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from federation.admin_service import AdminService
 from federation.config import GroupFile
 from federation.errors import MoonmeshError
+from federation.peers.arrivals import server_bounds
 from federation.peers.service import OVERSIZE_READ_FACTOR, PeerService
 from federation.trust.credentials import EngineCredentials, TlsIdentity
 
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
 
 STOP_SECONDS = 2.0
 """Grace for calls under way when the gateway is told to stop."""
-CALLS_PER_SERVE = 16
-"""Calls of all kinds that a peer may have open, as a multiple of its streams of blocks."""
 
 _OPTIONS: list[tuple[str, Any]] = [
     ("grpc.max_send_message_length", -1),
@@ -45,17 +44,18 @@ class Endpoints:
             MoonmeshError: the address cannot be had.
         """
         limits = config.limits
-        peers = max(1, service.peers)
+        calls_max, bounds = server_bounds(limits, service.peers)
         server = grpc.aio.server(
             options=[
                 *_OPTIONS,
+                *bounds,
                 (
                     "grpc.max_receive_message_length",
                     OVERSIZE_READ_FACTOR * limits.control_message_bytes_max,
                 ),
                 ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
             ],
-            maximum_concurrent_rpcs=CALLS_PER_SERVE * limits.serves_per_peer * peers,
+            maximum_concurrent_rpcs=calls_max,
         )
         server.add_generic_rpc_handlers((service.handlers(),))
         address = f"{config.gateway.listen}:{config.ports.peers}"

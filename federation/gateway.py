@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import random
@@ -25,7 +26,7 @@ from federation.peers.side import PeerSide, peer_side
 from federation.peers.spawn import Spawner
 from federation.purge import Purge
 from federation.status import Problems, StatusReport
-from federation.timeouts import unless
+from federation.timeouts import timeout, unless
 from federation.transfer.admission import Admission
 from federation.transfer.handover import EngineService
 from federation.transfer.puller import Puller
@@ -81,6 +82,7 @@ class Gateway:
         )
         self._feed = Feed(self._holdings, exported)
         self._serving: ServingProcess | None = None
+        self._lost = asyncio.Event()
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serves until `stop` is set.
@@ -215,6 +217,7 @@ class Gateway:
             self._feed,
             peers,
             gone=self._gone,
+            lost=self._lost.set,
             refusals=self._refusals,
             on_problem=self._problem,
         )
@@ -234,9 +237,15 @@ class Gateway:
         log.info("%d blocks are known from the journal", known)
 
     async def _relist(self, holdings: Holdings, admin: AdminClient) -> None:
-        """Corrects the holdings by listings, at their interval."""
+        """Corrects the holdings by listings, at their interval, and when serves show a great loss."""
+        interval = self._limits.listing_interval_ms / 1000
+        soonest = min(interval, self._limits.listing_soonest_ms / 1000)
         while True:
-            await asyncio.sleep(self._limits.listing_interval_ms / 1000)
+            await asyncio.sleep(soonest)
+            with contextlib.suppress(asyncio.TimeoutError):
+                async with timeout(interval - soonest):
+                    await self._lost.wait()
+            self._lost.clear()
             began = time.monotonic()
             try:
                 keys = await admin.all_keys(self._limits.listing_bytes_max)

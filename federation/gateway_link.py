@@ -42,12 +42,19 @@ ATTACH_SECONDS = 10.0
 """Between two attachments to a gateway that answers: they tell that the namespace is in use."""
 MESSAGE_BYTES_MAX = 5 * 1024 * 1024
 """The longest message of a pull: the largest `limits.message_bytes` a gateway may be given, and headers."""
-_BREAKER = BreakerLimits(failures=1, window=8, open_s=0.25, open_max_s=2.0)
+LOOK_AGAIN_SECONDS = 0.5
+"""Between two looks for a gateway that is gone, at most: it is back within a second or two, and a look costs
+an attachment on a socket of this host."""
+REDIAL_MS = 100
+"""Between two dials of the channel at first, and at most twice as long: a look in between is in vain."""
+DIAL_MS = 1000
+"""What one dial may take; TLS, where the gateway is on another host, needs several round trips."""
+_BREAKER = BreakerLimits(failures=1, window=8, open_s=0.25, open_max_s=LOOK_AGAIN_SECONDS)
 
 _OPTIONS: list[tuple[str, Any]] = [
-    ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 100),
-    ("grpc.max_reconnect_backoff_ms", 1000),
+    ("grpc.initial_reconnect_backoff_ms", REDIAL_MS),
+    ("grpc.max_reconnect_backoff_ms", 2 * REDIAL_MS),
+    ("grpc.min_reconnect_backoff_ms", DIAL_MS),
     ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
     ("grpc.use_local_subchannel_pool", 1),
 ]

@@ -129,6 +129,7 @@ class Serving:
                 holdings=self._replica.holdings,
                 limits=limits,
                 gone=relay.gone,
+                lost=relay.lost,
             ),
             limits=limits,
             guards=self._guards,

@@ -34,19 +34,23 @@ class BreakerLimits:
     """When a breaker opens and for how long.
 
     Attributes:
-        failures: this many failures among the last `window` verdicts open it. More than one,
-            because a single slow call on a busy host proves nothing.
+        failures: this many failures among the last `window` verdicts, all within `within_s`, open
+            it. More than one, because a single slow call on a busy host proves nothing.
         window: verdicts remembered. A few successes between failures must not hide them, so it is
             not a count of consecutive failures.
+        within_s: seconds for which a verdict is remembered: failures hours apart are no outage.
+            Long enough for `failures` calls in a row that each end by Mooncake's own timeouts.
         open_s: seconds it stays open the first time.
         open_max_s: the most it stays open: each failed probe doubles the time up to here.
         jitter: share of the time that is random (0..1), so that many engines do not probe at once.
         probe_s: seconds after which a probe without a verdict no longer holds the others back.
-        calm_s: seconds closed after which an opening starts from `open_s` again.
+        calm_s: seconds closed after which an opening starts from `open_s` again; 0: only probes
+            that fail make it longer.
     """
 
     failures: int = 5
     window: int = 20
+    within_s: float = 30.0
     open_s: float = 0.5
     open_max_s: float = 10.0
     jitter: float = 0.2
@@ -56,6 +60,8 @@ class BreakerLimits:
     def __post_init__(self) -> None:
         if not 1 <= self.failures <= self.window:
             raise ValueError("1 <= failures <= window")
+        if self.within_s <= 0:
+            raise ValueError("0 < within_s")
         if not 0 < self.open_s <= self.open_max_s:
             raise ValueError("0 < open_s <= open_max_s")
         if not 0 <= self.jitter <= 1:
@@ -81,7 +87,7 @@ class Breaker:
         self._limits = limits
         self._rng = rng
         self._on_change = on_change
-        self._verdicts: deque[bool] = deque(maxlen=limits.window)
+        self._verdicts: deque[tuple[float, bool]] = deque(maxlen=limits.window)
         self._failures = 0  # False in _verdicts
         self._open_until: float | None = None  # None = closed
         self._probe_until: float | None = None  # a probe is out until then at most
@@ -126,7 +132,7 @@ class Breaker:
             return
         if self._open_until is None:
             if self._failures:
-                self._remember(True)
+                self._remember(True, now)
             return
         if now < self._open_until:
             return  # began before it opened: too old to close it
@@ -142,7 +148,7 @@ class Breaker:
         if self._too_old(began):
             return
         if self._open_until is None:
-            self._remember(False)
+            self._remember(False, now)
             if self._failures >= self._limits.failures:
                 if now - self._closed_since >= self._limits.calm_s:
                     self._openings = 0
@@ -156,15 +162,29 @@ class Breaker:
         if not self._too_old(began):
             self._probe_until = None
 
+    def reconsider(self, now: float) -> bool:
+        """There is reason to think that things are well again: the next call is a probe, at once.
+
+        It is not closed, and the back-off is kept. False if it is not open, so that nothing changed.
+        """
+        if self.state(now) is not BreakerState.OPEN:
+            return False
+        self._open_until = now
+        self._changed(BreakerState.HALF_OPEN)
+        return True
+
     def _too_old(self, began: float | None) -> bool:
         # At the very moment of the opening, too: what was let in then, was let in before it.
         return began is not None and began <= self._opened_at
 
-    def _remember(self, good: bool) -> None:
+    def _remember(self, good: bool, now: float) -> None:
         # Successes are only remembered while a failure is: the usual case costs nothing.
-        if len(self._verdicts) == self._verdicts.maxlen and not self._verdicts[0]:
-            self._failures -= 1
-        self._verdicts.append(good)
+        verdicts = self._verdicts
+        while verdicts and (
+            len(verdicts) == verdicts.maxlen or now - verdicts[0][0] > self._limits.within_s
+        ):
+            self._failures -= not verdicts.popleft()[1]
+        verdicts.append((now, good))
         if not good:
             self._failures += 1
 

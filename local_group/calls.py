@@ -48,6 +48,7 @@ class Call:
         "held_bytes",
         "on_end",
         "prepare",
+        "queued",
         "result",
         "starved",
         "state",
@@ -75,6 +76,7 @@ class Call:
         self.starved = False  # dropped while overdue calls held all workers
         self.result: list[int] | None = None
         self.error: BaseException | None = None
+        self.queued = 0.0
         self.began = 0.0  # when it entered Mooncake
         self.ended = 0.0
         # A bare lock is the cheapest thing to wait on with a timeout.
@@ -150,6 +152,7 @@ class Workers:
                 return Refused.STUCK_LIMIT
             if len(self._queue) >= self._queue_max:
                 return Refused.QUEUE_FULL
+            call.queued = self._clock()
             self._queue.append(call)
             self._more.notify()
         return None

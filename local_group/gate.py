@@ -17,6 +17,15 @@ from local_group.store_config import StoreLimits
 _REFUSED = {Refused.QUEUE_FULL: codes.QUEUE_FULL, Refused.STUCK_LIMIT: codes.STUCK_LIMIT}
 
 
+def _nothing(began: float, ended: float) -> float:
+    return 0.0
+
+
+def _excuses(lost: float, seconds: float) -> bool:
+    """Whether a call of so many seconds failed because this process stood still for most of them."""
+    return lost > 0 and lost >= seconds / 2
+
+
 @dataclass(frozen=True)
 class StoreStats:
     """A snapshot of a client.
@@ -60,11 +69,25 @@ class Gate:
     the data breaker open `exists` is refused too, or an engine would be told of blocks that it then
     cannot read, request after request. Once the data breaker would let a probe through, `exists`
     answers again: it is what makes an engine ask for a block, and so probe.
+
+    What counts as a failure is as careful as the price is high: with a breaker open there are no local
+    hits. Calls that were late together are one failure, however many threads waited in them. And time
+    in which this process itself stood still is nobody's fault.
+
+    Args:
+        lost: seconds between two times in which this process did not run; see `stalls`.
     """
 
-    def __init__(self, limits: StoreLimits, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        limits: StoreLimits,
+        clock: Callable[[], float] = time.monotonic,
+        lost: Callable[[float, float], float] = _nothing,
+    ) -> None:
         self._limits = limits
         self._clock = clock
+        self._lost = lost
+        self._late_at = {True: float("-inf"), False: float("-inf")}  # by `meta`
         rng = random.Random()
         # Whether bytes have moved since the start, and since the data breaker last opened: with no
         # connection to a frozen node yet, Mooncake's handshake takes 62 s, whatever is set.
@@ -103,33 +126,59 @@ class Gate:
         with self.tally.lock:
             (self._meta if meta else self._data).release(self._clock())
 
-    def overdue(self, meta: bool, inside_s: float) -> None:
-        """The call was abandoned after `inside_s` seconds inside Mooncake."""
+    def overdue(self, meta: bool, began: float, *, starved: bool = False) -> None:
+        """The call was abandoned, inside Mooncake since `began`; 0: it was not inside yet.
+
+        Args:
+            starved: it never got in, because overdue calls held all workers since before `began`.
+        """
+        now = self._clock()
+        inside = now - began if began else 0.0
+        lost = self._lost(began, now) if began else 0.0
+        proven = (starved or inside - lost >= self._limits.proof_s) and not _excuses(lost, inside)
         with self.tally.lock:
             breaker = self._meta if meta else self._data
-            if inside_s >= self._limits.proof_s:
-                breaker.failure(self._clock())
+            if proven and self._is_another(meta, began, now):
+                breaker.failure(now, began)
             else:
-                breaker.release(self._clock())
+                breaker.release(now, began or None)
 
-    def verdict(self, meta: bool, results: Sequence[int], seconds: float, size: int) -> None:
-        """The call returned `results` after `seconds`, for `size` bytes.
+    def verdict(
+        self, meta: bool, results: Sequence[int], began: float, ended: float, size: int
+    ) -> None:
+        """The call returned `results` for `size` bytes.
 
         It is a failure when it was slow, or when no key went well and some code says that Mooncake
         is unwell. Some keys that failed among others that went well are one store node of several:
         their blocks are lost, the cache is not.
         """
         limits = self._limits
-        slow = seconds > limits.slow_call_s + size / limits.slow_bytes_per_s
-        bad = slow or (max(results, default=0) < 0 and not codes.UNWELL.isdisjoint(results))
+        now, seconds = self._clock(), ended - began
+        allowed = limits.slow_call_s + size / limits.slow_bytes_per_s
+        unwell = max(results, default=0) < 0 and not codes.UNWELL.isdisjoint(results)
+        # Looked up for the few calls that may need the excuse.
+        lost = self._lost(began, ended) if unwell or seconds > allowed else 0.0
+        slow = seconds - lost > allowed
         with self.tally.lock:
             breaker = self._meta if meta else self._data
-            if bad:
-                breaker.failure(self._clock())
+            if unwell and _excuses(lost, seconds):
+                breaker.release(now, began)  # Mooncake's timeouts ran out while nobody ran here
+            elif unwell or slow:
+                if unwell or self._is_another(meta, began, now):
+                    breaker.failure(now, began)
             else:
-                breaker.success(self._clock())
+                breaker.success(now, began)
                 if not meta and max(results) >= 0:
                     self.warm = True
+
+    def _is_another(self, meta: bool, began: float, now: float) -> bool:
+        """Whether a late call is a failure of its own: it began after the last one that counted was
+        found late, or is found late a good while after it."""
+        last = self._late_at[meta]
+        another = began > last or now - last >= self._limits.incident_s
+        if another:
+            self._late_at[meta] = now
+        return another
 
     def _data_changed(self, state: BreakerState) -> None:
         if state is BreakerState.OPEN:
@@ -186,12 +235,12 @@ def ended(
     been given back.
     """
     if refused is None and call.state is CallState.DONE and call.result is not None:
-        gate.verdict(meta, call.result, call.ended - call.began, size)
+        gate.verdict(meta, call.result, call.began, call.ended, size)
         return call.result
     if call.give_back is not None:
         call.give_back()
     if call.starved:
-        gate.overdue(meta, float("inf"))
+        gate.overdue(meta, call.queued, starved=True)
     else:
         gate.no_verdict(meta)
     if refused is not None:

@@ -28,6 +28,7 @@ from local_group.exit_guard import watch
 from local_group.gate import Gate, StoreStats
 from local_group.native import Native, Replicate, StoreClosed, StoreError
 from local_group.outcome import Outcome, Status, failed
+from local_group.stalls import Watch
 from local_group.store_async import AsyncCalls, ReadBatch
 from local_group.store_bounce import BounceCalls
 from local_group.store_config import StoreLimits, StoreSettings
@@ -60,7 +61,8 @@ class StoreClient(BounceCalls, AsyncCalls):
         self._native = native
         self._limits = limits
         self._clock = clock
-        self._gate = Gate(limits, clock)
+        self._watch = Watch(clock)
+        self._gate = Gate(limits, clock, self._watch.lost)
         self._closing = False
         self._closed_well = False
         tally = self._gate.tally
@@ -68,6 +70,7 @@ class StoreClient(BounceCalls, AsyncCalls):
         self._memory = BounceMemory(limits.bounce_bytes, limits.waiters_max)
         code = native.register(self._memory.address, self._memory.size)
         if code != 0:
+            self._watch.stop()
             raise StoreError(
                 f"Mooncake refused {self._memory.size} bytes of bounce memory: code {code}",
                 hint="lower bounce_bytes, or raise the limit of locked memory (ulimit -l)",
@@ -162,8 +165,9 @@ class StoreClient(BounceCalls, AsyncCalls):
                     results = [codes.INVALID_PARAMS] * (b - a)
                     seconds = 0.0
                 else:
-                    seconds = self._clock() - began
-                    gate.verdict(False, results, seconds, sum(part[2]))
+                    ended = self._clock()
+                    seconds = ended - began
+                    gate.verdict(False, results, began, ended, sum(part[2]))
                 outcomes += (
                     codes.of_get(results) if name == "get" else codes.of_put(results, part[2])
                 )
@@ -220,6 +224,7 @@ class StoreClient(BounceCalls, AsyncCalls):
             quiet = tally.idle.wait_for(lambda: not (tally.active or tally.running), timeout)
             if quiet:
                 tally.running += 1  # the close itself is a call inside Mooncake
+        self._watch.stop()
         for workers in (self._getters, self._putters, self._askers):
             workers.stop()
         if not quiet:

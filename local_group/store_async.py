@@ -266,7 +266,6 @@ class AsyncCalls:
                 self._gate.no_verdict(meta=False)
                 raise
             if not rang and not workers.abandon(call):
-                began = call.began
-                self._gate.overdue(False, self._clock() - began if began else 0.0)
+                self._gate.overdue(False, call.began)
                 return _LATE
         return ended(self._gate, call, refused, size, meta=False)

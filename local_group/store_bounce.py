@@ -245,7 +245,6 @@ class BounceCalls:
         taken care of; on results it is the caller's to give back."""
         refused = workers.submit(call)
         if refused is None and not workers.wait(call):
-            began = call.began
-            self._gate.overdue(meta, self._clock() - began if began else 0.0)
+            self._gate.overdue(meta, call.began)
             return _LATE
         return ended(self._gate, call, refused, size, meta)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from local_group.bounce import PAGE
 from local_group.breaker import BreakerLimits
 
 MIB = 1 << 20
+STORE_BREAKER = BreakerLimits(open_s=0.25, open_max_s=5.0, calm_s=0.0)
+"""While it is open there are no local hits: short at first, longer only with probes that fail."""
 
 
 @dataclass(frozen=True)
@@ -112,7 +114,11 @@ class StoreLimits:
             against the breaker even if it went well.
         slow_bytes_per_s: see `slow_call_s`.
         proof_s: a timeout counts against the breaker only if the call was inside Mooncake for this
-            long: one that was given a millisecond proves nothing.
+            long, less the time in which this process itself stood still: one that was given a
+            millisecond proves nothing.
+        incident_s: calls that were under way together and are found late within this time of each
+            other are one failure, however many threads waited; later ones are another, so that a
+            Mooncake that hangs is left out soon whatever the deadlines are.
         close_s: how long `close` waits for Mooncake's own close.
         breaker: for data calls, and another one with the same limits for exists and remove.
     """
@@ -132,8 +138,9 @@ class StoreLimits:
     slow_call_s: float = 1.0
     slow_bytes_per_s: float = 64.0 * MIB
     proof_s: float = 0.02
+    incident_s: float = 0.25
     close_s: float = 3.0
-    breaker: BreakerLimits = field(default_factory=BreakerLimits)
+    breaker: BreakerLimits = STORE_BREAKER
 
     def __post_init__(self) -> None:
         if self.bounce_bytes % PAGE or not 0 < self.window_bytes <= self.bounce_bytes:

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from federation.cli.guards import guards_line
 from local_group.config import GroupPlace
 from local_group.report import GroupReport
 
@@ -80,6 +81,10 @@ def _print_gateway(gateway: Mapping[str, Any], console: Console) -> None:
                 *_cells(peer, "reason"),
             )
         console.print(table)
+        for peer in peers:
+            if line := guards_line(peer):
+                head = (f"  guards of {_text(peer.get('name'))} ", "bold")
+                console.print(Text.assemble(head, line))
     refused = _rows(gateway.get("refused"))
     if refused:
         table = Table("refused", "times", "reason", box=None)

@@ -20,7 +20,8 @@ class RetryBudget:
 
     def __init__(self, percent: int, few: int) -> None:
         self._percent = percent
-        self._few = few
+        self.few = few
+        """Retries left at rest."""
         self._credit = 100 * few  # in hundredths of a retry: exact
 
     @property
@@ -30,7 +31,7 @@ class RetryBudget:
 
     def request(self) -> None:
         """A first try was made. Credit is not hoarded beyond `few`: a storm after a calm is small too."""
-        self._credit = max(self._credit, min(100 * self._few, self._credit + self._percent))
+        self._credit = max(self._credit, min(100 * self.few, self._credit + self._percent))
 
     def has(self) -> bool:
         """Whether a retry may be made."""

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from federation.limits.bucket import TokenBucket
 from federation.limits.budget import LeaseBudget, LeaseRecord, RetryBudget, hops_allowed
 from federation.limits.bulkhead import Bulkhead, Shares
 from federation.limits.names import Failure, GuardName, Kind
+from federation.limits.recent import Recent
 from federation.limits.ticket import Cost, Refusal, Ticket
 from federation.limits.verdict import Verdicts
 
 BUSY_SECONDS = 0.1
 """What a peer is told to wait when places are taken: they come free, and nobody knows when."""
+_Word = TypeVar("_Word", GuardName, Failure)
 RETRY_AFTER_MAX = 10.0
 """Seconds for which a peer can tell us to leave it alone: it must not be able to say "for ever"."""
 
@@ -65,6 +67,7 @@ class Guard:
         self.name = name
         self.refusals: Counter[GuardName] = Counter()
         """Refusals ever, by guard."""
+        self._lately: Recent[GuardName] = Recent()
         self.on_release: Callable[[], None] = lambda: None
         """Called when something is free again: who waits may look."""
         self._parts = parts
@@ -105,7 +108,7 @@ class Guard:
         """Lets a call begin, or says why not. A ticket ends with its `done`."""
         refusal = self.check(cost, now)
         if refusal is not None:
-            self.refuse(refusal.reason)
+            self.refuse(refusal.reason, now)
             return refusal
         parts = self._parts
         for guard, bucket, n in self._rates(cost):
@@ -125,9 +128,10 @@ class Guard:
 
     # Apart from calls
 
-    def refuse(self, reason: GuardName) -> None:
+    def refuse(self, reason: GuardName, now: float) -> None:
         """Counts a refusal that was said by somebody who holds to this guard."""
         self.refusals[reason] += 1
+        self._lately.add(reason, now)
         self._on_refusal(self.name, reason)
 
     def on(self, guard: GuardName) -> bool:
@@ -138,11 +142,23 @@ class Guard:
         """The peer did something that shows it unwell or hostile, and no ticket tells of it."""
         self._parts.verdicts.note(failure, now)
 
-    def hops(self, hops: int) -> bool:
+    def heard(self, now: float) -> None:
+        """Some byte of an answer of the peer came."""
+        self._parts.verdicts.pulse.heard(now)
+
+    def useful(self, now: float) -> None:
+        """A block of the peer came, or its word that it does not have it."""
+        self._parts.verdicts.pulse.useful(now)
+
+    def back(self, now: float) -> bool:
+        """The peer is heard anew; see `Verdicts.second_chance`. Whether it changed anything."""
+        return self._parts.verdicts.second_chance(now)
+
+    def hops(self, hops: int, now: float) -> bool:
         """Whether a block may come that has crossed `hops` borders at its sender."""
         if not self._on(GuardName.HOPS) or hops_allowed(hops, self._parts.hop_limit):
             return True
-        self.refuse(GuardName.HOPS)
+        self.refuse(GuardName.HOPS, now)
         return False
 
     def resize_pool(self, pool: int) -> None:
@@ -168,13 +184,18 @@ class Guard:
             "open": {kind.value: n for kind, n in self._open.items() if n},
             "memory_bytes": parts.memory.used(self.name),
             "catalog_bytes": parts.catalog_bytes.used,
-            "refusals": {guard.value: n for guard, n in sorted(self.refusals.items())},
-            "failures": {f.value: n for f, n in sorted(parts.verdicts.failures.items())},
+            "refusals": _named(self.refusals),
+            "failures": _named(parts.verdicts.failures),
+            "lately": {
+                "refusals": _named(self._lately.counts(now)),
+                "failures": _named(parts.verdicts.lately.counts(now)),
+            },
             "paused_s": pauses,
             "broken_promises": round(parts.verdicts.broken_share, 3),
         }
         if parts.retries is not None:
             found["retries_left"] = parts.retries.left
+            found["retries_few"] = parts.retries.few
         if parts.leases is not None:
             found["leased_bytes"] = parts.leases.leased_at(now)
             found["leased_bytes_allowed"] = parts.leases.allowed
@@ -280,3 +301,7 @@ class Guard:
             yield GuardName.STREAMS, self._parts.streams, cost.streams, None
         elif cost.kind is Kind.CATALOG and cost.lane is not None:
             yield GuardName.CATALOGS, self._parts.catalogs, cost.requests, cost.lane
+
+
+def _named(counts: Mapping[_Word, int]) -> dict[str, int]:
+    return {what.value: n for what, n in sorted(counts.items())}

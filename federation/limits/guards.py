@@ -12,6 +12,7 @@ from federation.limits.budget import LeaseBudget, RetryBudget
 from federation.limits.bulkhead import Bulkhead, Shares
 from federation.limits.guard import Guard, Parts
 from federation.limits.names import GuardName
+from federation.limits.pulse import Pulse
 from federation.limits.switches import guards_off
 from federation.limits.verdict import Verdicts
 from local_group.breaker import BreakerLimits, Rng
@@ -23,6 +24,8 @@ CATALOGS_PER_NAMESPACE = 2
 BURST_SECONDS = 1.0
 """A rate's burst: what may come at once is what may come in this time."""
 BREAKER_WINDOW = 20
+BREAKER_WITHIN_SECONDS = 30.0
+"""Failures further apart than this are no outage."""
 BREAKER_OPEN_MAX_SECONDS = 10.0
 LEASE_SECONDS = 10.0
 """Mooncake's default lease."""
@@ -200,11 +203,15 @@ def _verdicts(config: Limits, rng: Rng, off: frozenset[GuardName]) -> Verdicts:
             window=max(BREAKER_WINDOW, config.peer_breaker_failures),
             open_s=open_s,
             open_max_s=max(BREAKER_OPEN_MAX_SECONDS, open_s),
+            within_s=BREAKER_WITHIN_SECONDS,
         ),
         rng,
+        Pulse(config.peer_silence_ms / 1000, config.peer_stall_ms / 1000),
         slow_s=config.peer_slow_ms / 1000,
         slow_rate=config.peer_slow_bytes_per_s,
         dishonest=config.peer_dishonest_percent / 100,
+        doubt_s=config.peer_doubt_ms / 1000,
+        doubt_every_s=config.peer_doubt_every_ms / 1000,
         off=off,
     )
 

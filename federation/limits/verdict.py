@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter, deque
 
 from federation.limits.names import BLAMELESS, Failure, GuardName, Kind
+from federation.limits.pulse import Pulse
+from federation.limits.recent import Recent
 from local_group.breaker import Breaker, BreakerLimits, BreakerState, Rng
 
-FAIR_SECONDS = 0.02
-"""A peer that was given less than this before the deadline has shown nothing: it is not blamed."""
 HONESTY_PULLS = 32
 """Pulls over which promises are compared with what was there."""
 HONESTY_BLOCKS_MIN = 32
@@ -24,9 +24,12 @@ class Verdicts:
 
     Args:
         limits: of the breaker.
+        pulse: what the peer was last heard of; fed by whoever hears it.
         slow_s: seconds after which the speed of a pull is looked at.
         slow_rate: bytes a second below which it was too slow.
         dishonest: share (0..1) of promises not kept above which a pull fails.
+        doubt_s: seconds for which promises are not looked at when the share is first exceeded.
+        doubt_every_s: seconds after which that may be again.
         off: guards that are switched off.
     """
 
@@ -34,22 +37,34 @@ class Verdicts:
         self,
         limits: BreakerLimits,
         rng: Rng,
+        pulse: Pulse,
         *,
         slow_s: float,
         slow_rate: float,
         dishonest: float,
+        doubt_s: float,
+        doubt_every_s: float,
         off: frozenset[GuardName] = frozenset(),
     ) -> None:
         self._breaker = Breaker(limits, rng)
+        self._second_chance_s = limits.open_s
+        self._second_chance_at = float("-inf")
+        self.pulse = pulse
         self._slow_s = slow_s
         self._slow_rate = slow_rate
         self._dishonest = dishonest
+        self._doubt_s = doubt_s
+        self._doubt_every_s = doubt_every_s
+        self._doubted_at = float("-inf")
+        self._sure_from = float("-inf")
         self._off = off
         self._promises: deque[tuple[int, int]] = deque(maxlen=HONESTY_PULLS)
         self._promised = 0
         self._broken = 0
         self.failures: Counter[Failure] = Counter()
         """Failures ever, by kind; the blameless ones too."""
+        self.lately: Recent[Failure] = Recent()
+        """Those that were the peer's doing, in the last while."""
 
     def state(self, now: float) -> BreakerState:
         """The breaker's; closed where it is switched off."""
@@ -65,7 +80,10 @@ class Verdicts:
 
     def begin(self, kind: Kind, now: float) -> bool:
         """A call that was not held back begins; True if it is the one probe."""
-        if kind is not Kind.PULL or GuardName.BREAKER in self._off:
+        if kind is not Kind.PULL:
+            return False
+        self.pulse.asked(now)
+        if GuardName.BREAKER in self._off:
             return False
         probe = self._breaker.state(now) is BreakerState.HALF_OPEN
         self._breaker.allow(now)
@@ -94,9 +112,13 @@ class Verdicts:
             promised: blocks asked for because the catalog has them.
             kept: those of them that the owner did have or did not deny.
         """
-        found = self._judge(kind, failure, seconds, moved, promised, kept)
+        if kind is Kind.PULL and failure is Failure.TIMEOUT and not self.pulse.to_blame(began, now):
+            failure = Failure.OURS  # its caller had too little time, and that is all it shows
+        if kind is Kind.PULL and began >= self._sure_from:
+            self._remember(promised, promised - kept)
+        found = self._judge(kind, failure, now, seconds, moved, promised - kept)
         if found is not None:
-            self.failures[found] += 1
+            self._count(found, now)
         good = found is None and kind is Kind.PULL
         bad = found is not None and self._blames(kind, found)
         if GuardName.BREAKER not in self._off:
@@ -110,14 +132,33 @@ class Verdicts:
 
     def note(self, failure: Failure, now: float) -> None:
         """A failure that no call ended with."""
-        self.failures[failure] += 1
+        self._count(failure, now)
         if GuardName.BREAKER not in self._off and failure not in BLAMELESS:
             self._breaker.failure(now)
+
+    def second_chance(self, now: float) -> bool:
+        """The peer is heard anew: an open breaker lets its one probe pass at once; whether it does.
+
+        No more than that: it is not closed, and a probe that fails doubles the time as ever. And at
+        most once in the time for which a breaker first stays open, so that a peer which bounces gains
+        nothing.
+        """
+        if now - self._second_chance_at < self._second_chance_s or not self._breaker.reconsider(
+            now
+        ):
+            return False
+        self._second_chance_at = now
+        return True
 
     @property
     def broken_share(self) -> float:
         """Share (0..1) of the latest promises that were not kept."""
         return self._broken / self._promised if self._promised else 0.0
+
+    def _count(self, failure: Failure, now: float) -> None:
+        self.failures[failure] += 1
+        if failure not in BLAMELESS:
+            self.lately.add(failure, now)
 
     def _blames(self, kind: Kind, failure: Failure) -> bool:
         if kind is Kind.PULL:
@@ -128,30 +169,35 @@ class Verdicts:
         self,
         kind: Kind,
         failure: Failure | None,
+        now: float,
         seconds: float,
         moved: int,
-        promised: int,
-        kept: int,
+        broken: int,
     ) -> Failure | None:
         if kind is not Kind.PULL:
             return failure
-        broken = promised - kept
-        self._remember(promised, broken)
-        if failure is Failure.TIMEOUT and seconds < FAIR_SECONDS:
-            return Failure.OURS
         slow = seconds >= self._slow_s and moved < self._slow_rate * seconds
         if failure in (None, Failure.OURS) and slow and GuardName.SLOW not in self._off:
             return Failure.SLOW
-        if failure is None and broken and self._is_dishonest():
+        if failure is None and broken and self._is_dishonest(now):
             return Failure.DISHONEST
         return failure
 
-    def _is_dishonest(self) -> bool:
-        return (
-            GuardName.HONESTY not in self._off
-            and self._promised >= HONESTY_BLOCKS_MIN
-            and self._broken > self._dishonest * self._promised
-        )
+    def _is_dishonest(self, now: float) -> bool:
+        if (
+            GuardName.HONESTY in self._off
+            or self._promised < HONESTY_BLOCKS_MIN
+            or self._broken <= self._dishonest * self._promised
+        ):
+            return False
+        if self._doubt_s == 0 or now - self._doubted_at < self._doubt_every_s:
+            return True
+        # It may have lost its blocks at once. What it claims when this is over, it stands for.
+        self._doubted_at = now
+        self._sure_from = now + self._doubt_s
+        self._promises.clear()
+        self._promised = self._broken = 0
+        return False
 
     def _remember(self, promised: int, broken: int) -> None:
         if not promised:

@@ -80,8 +80,11 @@ class Call:
             seconds=self._writing,
         )
 
-    async def write(self, message: bytes) -> None:
+    async def write(self, message: bytes, *, paid: bool = False) -> None:
         """Sends one message of a stream, no faster than the peer may be sent.
+
+        Args:
+            paid: whether it was paid for when it was made.
 
         Raises:
             StallError: the peer does not read. What is held for its stream is to be given back.
@@ -93,12 +96,12 @@ class Call:
                 await self._context.write(message)
         except asyncio.TimeoutError:
             self._writing += time.monotonic() - began
-            self.guard.refuse(GuardName.STALL)
+            self.guard.refuse(GuardName.STALL, time.monotonic())
             self.guard.note(Failure.STALL, time.monotonic())
             raise StallError(f"nothing was read for {self._stall:g} s", where=self.peer) from None
         now = time.monotonic()
         self._writing += now - began
-        if pause := self.ticket.spend(len(message), now):
+        if not paid and (pause := self.ticket.spend(len(message), now)):
             await asyncio.sleep(pause)
 
     async def refuse(
@@ -131,7 +134,7 @@ class Call:
     async def shed_if(self, refusal: Refusal | None) -> None:
         """Ends the call if there is a refusal."""
         if refusal is not None:
-            self.guard.refuse(refusal.reason)
+            self.guard.refuse(refusal.reason, time.monotonic())
             await self._shed(refusal.reason.value, refusal.retry_after)
 
     async def _shed(self, reason: str, retry_after: float) -> NoReturn:

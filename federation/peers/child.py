@@ -67,6 +67,7 @@ class ServingProcess:
         spawner: where they come from; closed with this.
         feed: what is offered; nothing is sent of it before `begin`.
         gone: told of a block that Mooncake has not: fingerprint, key, `since`.
+        lost: called when most of what is looked for is gone.
         refusals: gets the refusals that it reports.
         on_problem: told what an operator has to know.
     """
@@ -79,6 +80,7 @@ class ServingProcess:
         gossip: Gossip,
         *,
         gone: Callable[[bytes, str, float], None],
+        lost: Callable[[], None],
         refusals: RefusalLog,
         on_problem: Callable[[str], None],
     ) -> None:
@@ -89,6 +91,7 @@ class ServingProcess:
         self._feed = feed
         self._gossip = gossip
         self._gone = gone
+        self._lost = lost
         self._refusals = refusals
         self._on_problem = on_problem
         self._process: subprocess.Popen[bytes] | None = None
@@ -350,6 +353,8 @@ class ServingProcess:
         elif which == "gone":
             for block in message.gone.blocks:
                 self._gone(message.gone.fingerprint, block.key, block.since)
+        elif which == "lost":
+            self._lost()
         elif which == "listening":
             self._listening.set()
         elif which == "failed":

@@ -40,14 +40,10 @@ DIAGNOSE_EVERY = 5.0
 """Seconds between two attempts to find out why a peer cannot be reached."""
 DIAGNOSE_SECONDS = 3.0
 
-# A peer that comes back is found again within a second, one that stays away costs a dial every two.
-_RECONNECT = [
-    ("grpc.initial_reconnect_backoff_ms", 200),
-    ("grpc.min_reconnect_backoff_ms", 200),
-    ("grpc.max_reconnect_backoff_ms", 2000),
-    ("grpc.keepalive_time_ms", 10_000),
-    ("grpc.keepalive_timeout_ms", 5_000),
-]
+KEEPALIVE_MS = 10_000
+"""Between two pings on a connection; the peer's server refuses more than one in 5 s."""
+
+_READY = grpc.ChannelConnectivity.READY
 
 M = TypeVar("M", bound=Message)
 
@@ -110,6 +106,7 @@ class PeerLink:
         )
         self._diagnosed_at = float("-inf")
         self._diagnosis: asyncio.Task[None] | None = None
+        self._return: asyncio.Task[None] | None = None
 
     def __repr__(self) -> str:
         return f"PeerLink({self.name} at {self.address}: {self.reason or 'ok'})"
@@ -145,8 +142,31 @@ class PeerLink:
         """A pull ended well: what went wrong before is over."""
         self._trouble = ""
 
-    async def hello(self, request: peer_pb2.HelloRequest, timeout: float) -> peer_pb2.HelloReply:
+    def back(self) -> None:
+        """Gossip hears the peer anew. Its breaker lets a probe pass, once blocks can come again.
+
+        Not before the bulk connection stands: it dials by itself, and a probe that fails for the want
+        of it would only double the time.
+        """
+        if self._return is None or self._return.done():
+            self._return = asyncio.create_task(self._reconsider())
+
+    async def _reconsider(self) -> None:
+        try:
+            async with timeout_of(self._limits.peer_connect_ms / 1000):
+                while (state := self._bulk.get_state(try_to_connect=True)) is not _READY:
+                    await self._bulk.wait_for_state_change(state)
+        except asyncio.TimeoutError:
+            return  # it is heard, and cannot be reached: one way only
+        self.guard.back(time.monotonic())
+
+    async def hello(
+        self, request: peer_pb2.HelloRequest, timeout: float, *, patient: bool = False
+    ) -> peer_pb2.HelloReply:
         """Says who we are, and hears who the peer is.
+
+        Args:
+            patient: waits for a connection, so that it is said as soon as there is one.
 
         Raises:
             PeerError: the peer did not answer, or not properly.
@@ -154,11 +174,17 @@ class PeerLink:
         ticket = self._ticket(Cost(kind=Kind.HELLO))
         try:
             raw = _sent(request)
-            answer = await self._control.unary_unary(HELLO_METHOD)(raw, timeout=timeout)
+            answer = await self._control.unary_unary(HELLO_METHOD)(
+                raw, timeout=timeout, wait_for_ready=patient
+            )
         except grpc.aio.AioRpcError as error:
-            raise self._ended(ticket, self._explained(error)) from error
+            explained = self._explained(error)
+            if isinstance(explained, LateError) and self._control.get_state() is not _READY:
+                explained = self._not_there(error)
+            raise self._ended(ticket, explained) from error
         finally:
             ticket.done(time.monotonic())
+        self.guard.heard(time.monotonic())
         self._unreachable = ""
         return parse(peer_pb2.HelloReply, _received(answer), self.name)
 
@@ -174,10 +200,11 @@ class PeerLink:
         call = self._control.unary_stream(CATALOG_METHOD)(_sent(request), timeout=timeout)
         try:
             async for raw in call:
+                self.guard.heard(time.monotonic())
                 size = len(raw)
                 refusal = ticket.hold(GuardName.CATALOG_BYTES, size, time.monotonic())
                 if refusal is not None:
-                    self.guard.refuse(refusal.reason)
+                    self.guard.refuse(refusal.reason, time.monotonic())
                     limit = self._limits.peer_catalog_bytes
                     raise CatalogError(f"more than {limit} bytes of catalogs", where=self.name)
                 if pause := ticket.spend(size, time.monotonic()):
@@ -210,8 +237,9 @@ class PeerLink:
                     async with timeout_of(stall):
                         raw = await call.read()
                 except asyncio.TimeoutError:
-                    self.guard.refuse(GuardName.STALL)
+                    self.guard.refuse(GuardName.STALL, time.monotonic())
                     raise StallError(f"nothing came for {stall:g} s", where=self.name) from None
+                self.guard.heard(time.monotonic())
                 if raw is grpc.aio.EOF:
                     return
                 yield raw
@@ -222,8 +250,9 @@ class PeerLink:
 
     async def close(self) -> None:
         """Closes the channels; calls on them end with an error."""
-        if self._diagnosis is not None:
-            self._diagnosis.cancel()
+        for task in (self._diagnosis, self._return):
+            if task is not None:
+                task.cancel()
         await self._control.close(None)
         await self._bulk.close(None)
 
@@ -252,7 +281,13 @@ class PeerLink:
     def _channel(self, message_bytes_max: int) -> grpc.aio.Channel:
         options: list[tuple[str, Any]] = [
             *self._credentials.channel_options(self.name),
-            *_RECONNECT,
+            # The time between two dials grows up to the second of these; a dial has the third.
+            ("grpc.initial_reconnect_backoff_ms", self._limits.peer_redial_ms),
+            ("grpc.max_reconnect_backoff_ms", self._limits.peer_redial_max_ms),
+            ("grpc.min_reconnect_backoff_ms", self._limits.peer_connect_ms),
+            ("grpc.keepalive_time_ms", KEEPALIVE_MS),
+            # Also how long TCP waits for a word that bytes have come, before it gives them up.
+            ("grpc.keepalive_timeout_ms", self._limits.peer_unheard_ms),
             ("grpc.max_receive_message_length", message_bytes_max),
             ("grpc.use_local_subchannel_pool", 1),
         ]
@@ -263,8 +298,9 @@ class PeerLink:
     def _explained(self, error: grpc.aio.AioRpcError) -> PeerError:
         code, details = error.code(), error.details() or ""
         if code is grpc.StatusCode.UNAVAILABLE:
-            self._diagnose()
-            return UnreachableError(self._unreachable or details, where=self.name)
+            return self._not_there(error)
+        if code is not grpc.StatusCode.DEADLINE_EXCEEDED:
+            self.guard.heard(time.monotonic())  # an answer, of whatever kind
         wait = _retry_after(error)
         if code is grpc.StatusCode.RESOURCE_EXHAUSTED and wait is not None:
             return ShedError(f"it has no room: {details}", retry_after=wait, where=self.name)
@@ -277,6 +313,10 @@ class PeerLink:
         if code is grpc.StatusCode.PERMISSION_DENIED:
             self._unreachable = what
         return RefusedError(what, where=self.name)
+
+    def _not_there(self, error: grpc.aio.AioRpcError) -> UnreachableError:
+        self._diagnose()
+        return UnreachableError(self._unreachable or error.details() or "", where=self.name)
 
     def _diagnose(self) -> None:
         """gRPC knows only that the socket closed; find out why, once in a while, beside everything."""

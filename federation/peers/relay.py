@@ -102,6 +102,10 @@ class Relay:
         self._gone[(fingerprint, key)] = held.since
         self._wake.set()
 
+    def lost(self) -> None:
+        """Most of what serves look for is gone."""
+        self.say(serving_pb2.FromServing(lost=serving_pb2.Lost()))
+
     # For the composition root
 
     async def may_serve(self) -> None:

@@ -31,12 +31,13 @@ from federation.identity import Fingerprint
 from federation.limits.errors import ShedError, StallError
 from federation.limits.guards import Guards
 from federation.limits.names import Failure, GuardName, Kind
+from federation.peers.arrivals import Arrivals, Method
 from federation.peers.call import Call, Context, refuse
 from federation.peers.callers import Callers
 from federation.peers.link import CATALOG_METHOD, HELLO_METHOD, PULL_METHOD, M
 from federation.telemetry import SPAN_SERVE_PULL, SpanKind, extract, span
 from federation.timeouts import timeout, timeout_at
-from federation.transfer.server import BlockServer, RequestError, check_request
+from federation.transfer.server import BlockServer, RequestError, UnwellError, check_request
 from federation.trust.handshakes import RefusalLog
 from moonmesh.v1 import peer_pb2
 
@@ -92,13 +93,15 @@ class PeerService:
 
     def handlers(self) -> grpc.GenericRpcHandler:
         """For `server.add_generic_rpc_handlers`."""
-        methods = {
-            HELLO_METHOD: grpc.unary_unary_rpc_method_handler(self.hello),
-            CATALOG_METHOD: grpc.unary_stream_rpc_method_handler(self.catalog),
-            PULL_METHOD: grpc.unary_stream_rpc_method_handler(self.pull),
+        arrivals = Arrivals(self._peer, self._limits.peer_stall_ms / 1000)
+        methods: dict[str, Method] = {
+            HELLO_METHOD: self.hello,
+            CATALOG_METHOD: self.catalog,
+            PULL_METHOD: self.pull,
         }
         return grpc.method_handlers_generic_handler(
-            "moonmesh.v1.Peer", {path.rsplit("/", 1)[1]: h for path, h in methods.items()}
+            "moonmesh.v1.Peer",
+            {path.rsplit("/", 1)[1]: arrivals.handler(m) for path, m in methods.items()},
         )
 
     def moved(self, fingerprint: bytes) -> None:
@@ -149,8 +152,13 @@ class PeerService:
             # Paid before it is made: making a snapshot is what it costs.
             size = HASH_BYTES * log.changes_since(after)
             await call.shed_if(call.ticket.pay(size, time.monotonic()))
-            for page in pages(log.since(after), self._limits.catalog_page_entries):
-                await context.write(_counted(page.SerializeToString()))
+            try:
+                for page in pages(log.since(after), self._limits.catalog_page_entries):
+                    await call.write(_counted(page.SerializeToString()), paid=True)
+            except StallError as error:
+                # The answer is no longer kept for a peer that does not read it.
+                code = grpc.StatusCode.DEADLINE_EXCEEDED
+                await call.refuse(error.what, code, record=False)
 
     async def pull(self, raw: bytes, context: Context) -> None:
         """Blocks, in chain order, as raw messages."""
@@ -175,6 +183,9 @@ class PeerService:
                     await self._serve(call, fingerprint, keys, sizes)
                 except ShedError as error:
                     await call.shed(error.what, error.retry_after)
+                except UnwellError as error:
+                    code = grpc.StatusCode.FAILED_PRECONDITION
+                    await call.refuse(error.what, code, record=False)
 
     async def _serve(
         self, call: Call, fingerprint: Fingerprint, keys: Sequence[str], sizes: Sequence[int]

@@ -25,7 +25,7 @@ from federation.peers.link import PeerLink
 from federation.timeouts import timeout
 from federation.trust.handshakes import RefusalLog
 from gossip.engine import GossipEngine
-from gossip.membership import OwnVersionAhead, StatementRejected
+from gossip.membership import OwnVersionAhead, PeerRestarted, PeerUp, StatementRejected
 from moonmesh.v1 import peer_pb2
 
 log = logging.getLogger(__name__)
@@ -70,7 +70,10 @@ class Sessions:
         self._interest: dict[bytes, float] = {}
         self._followers: dict[tuple[str, bytes], asyncio.Task[None]] = {}
         self._news: dict[tuple[str, bytes], asyncio.Event] = {}
+        self._questions: dict[tuple[str, bytes], asyncio.Task[None]] = {}
         self._hellos: dict[str, asyncio.Task[None]] = {}
+        self._unanswered: set[str] = set()
+        self._back_at: dict[str, float] = {}
 
     # What the rest of the gateway asks
 
@@ -95,6 +98,7 @@ class Sessions:
 
     def note_positions(self, peer: str, positions: Iterable[peer_pb2.NamespacePosition]) -> None:
         """A hello says where the peer's logs stand: what we have is stale if it is behind."""
+        self._take_events()  # now, not at the next tick: it may be back
         for item in positions:
             view = self._views.get((peer, item.fingerprint))
             if view is None:
@@ -125,7 +129,7 @@ class Sessions:
                 running = self._hellos.get(peer)
                 if running is None or running.done():  # a peer that hangs is greeted once at a time
                     self._hellos[peer] = asyncio.create_task(self._greet(peer, hello))
-            self._log_events()
+            self._take_events()
             await asyncio.sleep(0.01)
             with contextlib.suppress(asyncio.TimeoutError):
                 async with timeout(self._gossip.next_tick_at() - time.monotonic()):
@@ -145,15 +149,23 @@ class Sessions:
 
     async def _greet(self, peer: str, hello: peer_pb2.HelloRequest) -> None:
         try:
-            reply = await self.links[peer].hello(hello, self._limits.hello_interval_ms / 1000 * 2)
+            seconds = self._limits.hello_interval_ms / 1000 * 2
+            patient = peer in self._unanswered  # it is told as soon as it can be reached
+            reply = await self.links[peer].hello(hello, seconds, patient=patient)
         except PeerError:
             counters.add("moonmesh_hello_errors_total")
+            self._unanswered.add(peer)
             return
+        if peer in self._unanswered:
+            self._unanswered.discard(peer)
+            self._is_back(peer)
         self._gossip.receive_hello(peer, reply, time.monotonic())
         self.note_positions(peer, reply.positions)
 
-    def _log_events(self) -> None:
+    def _take_events(self) -> None:
         for event in self._gossip.events():
+            if isinstance(event, (PeerUp, PeerRestarted)):
+                self._is_back(event.peer)
             if isinstance(event, StatementRejected):
                 why = f"statement refused: {event.detail} ({event.reason.value})"
                 self._refusals.refuse(event.peer, why, time.time())
@@ -164,6 +176,24 @@ class Sessions:
                 )
             else:
                 log.info("gossip: %s", event)
+
+    def _is_back(self, peer: str) -> None:
+        """The peer is heard anew: what failed before says little now, and nothing waits for its time.
+
+        A question that is under way hangs, if its connection died without a word: it is asked anew.
+        At most once in `peer_breaker_open_ms`, or a peer that bounces would keep us busy.
+        """
+        now = time.monotonic()
+        if now - self._back_at.get(peer, float("-inf")) < self._limits.peer_breaker_open_ms / 1000:
+            return
+        self._back_at[peer] = now
+        self.links[peer].back()
+        for (name, _), question in self._questions.items():
+            if name == peer:
+                question.cancel()
+        for (name, _), news in self._news.items():
+            if name == peer:
+                news.set()
 
     # Subscriptions
 
@@ -177,8 +207,8 @@ class Sessions:
         while self._in_use(fingerprint):
             news.clear()
             try:
-                await self._refresh(link, fingerprint, view, share)
-                retry = RETRY_SECONDS[0]
+                if await self._ask(link, fingerprint, view, share):
+                    retry = RETRY_SECONDS[0]
                 continue
             except CatalogError as error:
                 counters.add("moonmesh_catalog_errors_total")
@@ -192,6 +222,25 @@ class Sessions:
                     await news.wait()
             except asyncio.TimeoutError:
                 retry = min(2 * retry, RETRY_SECONDS[1])
+
+    async def _ask(self, link: PeerLink, fingerprint: bytes, view: CatalogView, share: int) -> bool:
+        """One question; False if it was ended because the peer is back and has to be asked anew.
+
+        Raises:
+            PeerError: no answer, or none that can be.
+        """
+        name = (link.name, fingerprint)
+        question = asyncio.create_task(self._refresh(link, fingerprint, view, share))
+        self._questions[name] = question
+        try:
+            await asyncio.wait({question})
+        finally:
+            question.cancel()
+            del self._questions[name]
+        if question.cancelled():
+            return False
+        question.result()
+        return True
 
     async def _refresh(
         self, link: PeerLink, fingerprint: bytes, view: CatalogView, share: int

@@ -70,3 +70,12 @@ class Ask:
             if isinstance(slot, Wanted):
                 slot.waiters -= 1
         self._blocks = []
+
+
+class NobodyWaits(Exception):  # noqa: N818 - it ends a pull, and is no error
+    """All who asked have left before the end, by which so many blocks had come or were denied."""
+
+    def __init__(self, arrived: int, missing: int) -> None:
+        super().__init__()
+        self.arrived = arrived
+        self.missing = missing

@@ -25,7 +25,7 @@ from federation.limits.ticket import Cost, Refusal, Ticket
 from federation.request_limits import RequestLimits
 from federation.stopwatch import Stopwatch
 from federation.telemetry import SPAN_GATEWAY_LOCATE, SPAN_PEER_PULL, SPAN_TRANSFER_VERIFY, span
-from federation.transfer.ask import Ask, Wanted
+from federation.transfer.ask import Ask, NobodyWaits, Wanted
 from federation.transfer.frames import HEADER_BYTES, Block, Decoder, FrameError, NoRoomError
 from federation.transfer.staging import StagedBlock, Staging
 from federation.transfer.turns import Turns
@@ -35,6 +35,9 @@ __all__ = ["Ask", "Holder", "Puller", "Source"]
 
 log = logging.getLogger(__name__)
 
+LISTEN_MORE_SECONDS = 0.02
+"""A pull is listened to for this much longer than the silence that is held against a peer: timers are
+not exact."""
 JOBS_PER_PEER_MAX = 256
 """Streams that may wait for one of `pulls_per_peer`; what comes after is shed at once."""
 
@@ -61,10 +64,6 @@ class Source(Protocol):
 
 
 Holder = tuple[Source, CatalogView]
-
-
-class _NobodyWaits(Exception):  # noqa: N818 - it ends a pull, and is no error
-    """All who asked have left before the end."""
 
 
 class Puller:
@@ -203,6 +202,8 @@ class Puller:
     ) -> None:
         """One stream, and what remains after it: asked of another holder, or given up."""
         loop = asyncio.get_running_loop()
+        # Whoever waits is told at the deadline; the stream may be listened to for a moment more.
+        give_up = loop.call_at(deadline, self._give_up, fingerprint, part)
         others = False
         """Whether what is left may be asked of another holder."""
         try:
@@ -216,8 +217,8 @@ class Puller:
             others = True
         except NoRoomError:
             counters.add("moonmesh_staging_full_total")
-            source.guard.refuse(GuardName.STAGING)
-        except _NobodyWaits:
+            source.guard.refuse(GuardName.STAGING, time.monotonic())
+        except NobodyWaits:
             pass
         except PeerError as error:
             counters.add("moonmesh_pull_errors_total")
@@ -228,6 +229,7 @@ class Puller:
             counters.add("moonmesh_pull_defects_total")
             log.exception("a pull from %s ended by a defect", source.name)
         finally:
+            give_up.cancel()
             left = [wanted for wanted in part if not wanted.landed.done()]
             for wanted in left:
                 wanted.tried.add(source.name)
@@ -255,6 +257,11 @@ class Puller:
         try:
             missing = await self._stream(ticket, source, view, fingerprint, part, deadline)
             ticket.done(time.monotonic(), promised=len(part), kept=len(part) - missing)
+        except NobodyWaits as end:
+            told = end.arrived + end.missing
+            if told:  # late for its callers, and well all the same
+                ticket.done(time.monotonic(), promised=told, kept=end.arrived)
+            raise
         except PeerError as error:
             how = Failure(error.failure)
             retry_after = error.retry_after if isinstance(error, ShedError) else 0.0
@@ -271,9 +278,15 @@ class Puller:
         part: Sequence[Wanted],
         deadline: float,
     ) -> int:
-        """Takes one answer; how many blocks the peer does not have."""
+        """Takes one answer; how many blocks the peer does not have.
+
+        It is listened to for `peer_silence_ms` at least, whatever the deadline: a caller in a hurry
+        finds out nothing about the peer, and the next ones have to know.
+        """
         loop = asyncio.get_running_loop()
         began = loop.time()
+        owed = self._limits.peer_silence_ms / 1000 + LISTEN_MORE_SECONDS
+        seconds = max(deadline - began, owed)
         asked_at = time.monotonic()
         decoder = Decoder(
             [w.max_size for w in part],
@@ -291,9 +304,10 @@ class Puller:
             ) as here:
                 verifying = Stopwatch()
                 arrived = missing = 0
-                async with aclosing(source.pull(request, deadline - began)) as messages:
+                async with aclosing(source.pull(request, seconds)) as messages:
                     async for message in messages:
                         for event in decoder.feed(message):
+                            source.guard.useful(time.monotonic())
                             wanted = part[event.index]
                             if not isinstance(event, Block):
                                 missing += 1
@@ -308,8 +322,10 @@ class Puller:
                             counters.add("moonmesh_peer_bytes_total", len(block.data))
                             self._settle(fingerprint, wanted, block)
                             self._landed(block, event.hops + 1)
-                        if self._abandoned(part, loop.time()):
-                            raise _NobodyWaits
+                        now = loop.time()
+                        told = arrived or missing or now - began >= owed
+                        if told and self._abandoned(part, deadline, now):
+                            raise NobodyWaits(arrived, missing)
                         if pause := ticket.spend(len(message), time.monotonic()):
                             # Not reading slows the peer down, once its window is full.
                             await asyncio.sleep(min(pause, max(0.0, deadline - loop.time())))
@@ -323,17 +339,17 @@ class Puller:
             self._staging.release(decoder.unfinished_bytes, source.name)
 
     @staticmethod
-    def _abandoned(part: Sequence[Wanted], now: float) -> bool:
-        """Whether blocks are still to come, and nobody waits for any of them."""
+    def _abandoned(part: Sequence[Wanted], deadline: float, now: float) -> bool:
+        """Whether the time is over, or blocks are still to come and nobody waits for any of them."""
         left = [wanted for wanted in part if not wanted.landed.done()]
-        return bool(left) and not any(wanted.wanted(now) for wanted in left)
+        return now >= deadline or (bool(left) and not any(wanted.wanted(now) for wanted in left))
 
     def _verify(
         self, source: Source, fingerprint: bytes, wanted: Wanted, block: Block, asked_at: float
     ) -> StagedBlock:
         size = len(block.data)
         try:
-            if not source.guard.hops(block.hops):
+            if not source.guard.hops(block.hops, time.monotonic()):
                 raise FrameError(
                     f"block {wanted.key!r} has crossed {block.hops + 1} borders of groups; at most "
                     f"{self._limits.hop_limit} may be",
@@ -342,7 +358,7 @@ class Puller:
             if block_digest(fingerprint, wanted.key, block.data) != block.digest:
                 counters.add("moonmesh_digest_mismatch_total")
                 if source.guard.on(GuardName.DIGEST):
-                    source.guard.refuse(GuardName.DIGEST)
+                    source.guard.refuse(GuardName.DIGEST, time.monotonic())
                     raise DigestError(
                         f"block {wanted.key!r} does not match its digest; nothing of it is kept",
                         where=source.name,
@@ -363,7 +379,14 @@ class Puller:
         self._staging.land(staged, size)
         return staged
 
+    def _give_up(self, fingerprint: bytes, part: Sequence[Wanted]) -> None:
+        """The deadline has passed: what has not landed is not waited for any more."""
+        for wanted in part:
+            self._settle(fingerprint, wanted, None)
+
     def _settle(self, fingerprint: bytes, wanted: Wanted, block: StagedBlock | None) -> None:
-        self._under_way.pop((fingerprint, wanted.key), None)
+        name = (fingerprint, wanted.key)
+        if self._under_way.get(name) is wanted:  # it may be asked for anew by now
+            del self._under_way[name]
         if not wanted.landed.done():
             wanted.landed.set_result(block)

@@ -17,15 +17,17 @@ from federation.counters import counters
 from federation.errors import PeerError
 from federation.identity import FINGERPRINT_BYTES, Fingerprint, block_digest, stored_key
 from federation.limits.errors import ShedError
-from federation.limits.guard import Guard
+from federation.limits.guard import BUSY_SECONDS, Guard
 from federation.limits.guards import Guards
 from federation.limits.names import GuardName
 from federation.limits.ticket import Refusal, Ticket
 from federation.telemetry import SPAN_SERVE_CHECK, SPAN_SERVE_READ, span
 from federation.transfer.frames import Encoder
+from federation.transfer.losses import Losses
 from federation.transfer.pool import PoolSize, Sized
 from federation.transfer.turns import Turns
 from local_group.holdings import Held, Holdings
+from local_group.outcome import BOUNCE_EXCEEDED, QUEUE_FULL, Outcome
 from local_group.process_errors import AdminError
 from local_group.store import ReadBatch, Status
 from moonmesh.v1 import peer_pb2
@@ -34,6 +36,8 @@ READ_SECONDS = 2.0
 """How long a window may take to be copied out of Mooncake before its blocks count as missing."""
 ROOM_SECONDS = 1.0
 """How long a window waits for bounce memory before its peer is told to come back later."""
+UNWELL = "its Mooncake does not answer"
+"""Said to the peer that asks."""
 WINDOW_BLOCKS = 256
 """Blocks copied in one call at most: what a check of the master costs, and one batch of a read."""
 
@@ -46,6 +50,12 @@ class RequestError(PeerError):
     def __init__(self, what: str, *, refusal: str) -> None:
         super().__init__(what)
         self.refusal = refusal
+
+
+class UnwellError(PeerError):
+    """Our own Mooncake does not answer: whether the blocks are there is not known."""
+
+    code = "MM315"
 
 
 class Reader(Protocol):
@@ -132,7 +142,7 @@ class _Room:
         self._held = size
         refusal = self._ticket.lease(size, time.monotonic())
         if refusal is not None:
-            self._guard.refuse(refusal.reason)
+            self._guard.refuse(refusal.reason, time.monotonic())
             raise _shed(refusal)
 
     def give(self) -> None:
@@ -140,6 +150,16 @@ class _Room:
         held, self._held = self._held, 0
         if held and self._ticket.open:
             self._ticket.give(GuardName.WINDOW, held)
+
+
+def _failure(outcome: Outcome) -> PeerError | None:
+    """Why it is not known whether a block is there; None where it is known."""
+    if outcome.status in (Status.HIT, Status.MISS):
+        return None
+    counters.add("moonmesh_serve_read_errors_total")
+    if outcome.code in (QUEUE_FULL, BOUNCE_EXCEEDED):
+        return ShedError("no room for you now (store)", retry_after=BUSY_SECONDS)
+    return UnwellError(UNWELL)
 
 
 def _shed(refusal: Refusal) -> ShedError:
@@ -156,6 +176,7 @@ class BlockServer:
         master: the lease-free check, and how large the pool is.
         holdings: what this group may offer.
         gone: told of each block that Mooncake turned out not to have.
+        lost: called when those are most of what was looked for: a listing is due.
     """
 
     def __init__(
@@ -166,6 +187,7 @@ class BlockServer:
         holdings: Holdings,
         limits: Limits,
         gone: Callable[[Fingerprint, str, Held], None] = lambda fingerprint, key, held: None,
+        lost: Callable[[], None] = lambda: None,
     ) -> None:
         self._store = store
         self._master = master
@@ -174,6 +196,8 @@ class BlockServer:
         self._told_gone = gone
         self._pool = PoolSize(master)
         self._turns = Turns()
+        self._lost = lost
+        self._losses = Losses()
 
     def use(self, guards: Guards) -> None:
         """Serves under these guards, and tells them how large the pool is."""
@@ -199,6 +223,7 @@ class BlockServer:
 
         Raises:
             ShedError: no room for a window, now. What was sent so far stands.
+            UnwellError: Mooncake does not answer. What was sent so far stands.
         """
         self._pool.look()
         encoder = Encoder(self._limits.message_bytes)
@@ -246,9 +271,13 @@ class BlockServer:
             for wanted in window:
                 good = None
                 if blocks is not None and wanted.held is not None and wanted.place in read_as:
-                    good = self._good(
-                        fingerprint, wanted.key, wanted.held, blocks, read_as[wanted.place]
-                    )
+                    place = read_as[wanted.place]
+                    failure = _failure(blocks.outcomes[place])
+                    if failure is not None:  # not known to be missing, so it is not said to be
+                        for message in encoder.flush():
+                            yield message
+                        raise failure
+                    good = self._good(fingerprint, wanted.key, wanted.held, blocks, place)
                 if good is None or wanted.held is None:
                     for message in encoder.missing(wanted.place):
                         yield message
@@ -273,10 +302,10 @@ class BlockServer:
         with span(SPAN_SERVE_CHECK, {"moonmesh.keys": len(names)}) as here:
             try:
                 sizes = await self._master.query(names)
-            except AdminError:
+            except AdminError as error:
                 # The master does not answer: neither would a read. The peer looks elsewhere.
                 counters.add("moonmesh_serve_check_errors_total")
-                return []
+                raise UnwellError(UNWELL) from error
             here.set_attribute("moonmesh.present", sum(name in sizes for name in names))
         present: list[tuple[_Wanted, Held]] = []
         for name, (wanted, held) in zip(names, offered, strict=True):
@@ -284,6 +313,8 @@ class BlockServer:
                 present.append((wanted, held))
             else:
                 self._gone(fingerprint, wanted.key, held)
+        if self._losses.note(len(present), len(offered) - len(present)):
+            self._lost()
         return present
 
     async def _read(
@@ -300,9 +331,6 @@ class BlockServer:
         outcome = blocks.outcomes[place]
         if outcome.status is Status.MISS:
             self._gone(fingerprint, key, held)
-            return None
-        if outcome.status is not Status.HIT:
-            counters.add("moonmesh_serve_read_errors_total")
             return None
         data = blocks.view(place)
         digest = block_digest(fingerprint, key, data)

@@ -42,7 +42,7 @@ class Turns:
             guard, GuardName.STREAMS, lambda now: guard.check(cost, now), until
         )
         if refusal is not None:
-            guard.refuse(refusal.reason)
+            guard.refuse(refusal.reason, time.monotonic())
             return refusal
         return guard.admit(cost, time.monotonic())  # nothing ran in between: it is the same answer
 
@@ -52,7 +52,7 @@ class Turns:
         """Memory for a ticket, as soon as there is room; or the refusal that held until then."""
         refusal = await self._turn(guard, what, lambda now: ticket.hold(what, n, now), until)
         if refusal is not None:
-            guard.refuse(refusal.reason)
+            guard.refuse(refusal.reason, time.monotonic())
         return refusal
 
     async def _turn(

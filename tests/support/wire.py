@@ -21,6 +21,7 @@ from federation.limits.guards import Guards
 from federation.limits.names import Failure
 from federation.limits.ticket import Cost, Ticket
 from federation.peering import Membership, PeerConfig, Sharing
+from federation.peers.arrivals import server_bounds
 from federation.peers.callers import Callers
 from federation.peers.link import PeerLink
 from federation.peers.service import PeerService
@@ -30,8 +31,9 @@ from federation.trust.handshakes import RefusalLog
 from gossip.config import GossipConfig
 from gossip.engine import GossipEngine, Receipt
 from local_group.admin import Segment
-from local_group.holdings import Holdings
+from local_group.holdings import Change, Holdings
 from local_group.outcome import Outcome, Status
+from local_group.process_errors import AdminError
 from local_group.store import ReadBatch
 from moonmesh.v1 import peer_pb2
 from tests.support.credentials import Made
@@ -49,15 +51,24 @@ class Memory:
         self.gate = asyncio.Event()
         self.gate.set()
         self.reads = 0
+        self.gone: set[str] = set()
+        """Stored keys that the master does not have."""
+        self.master_fails = False
+        self.outcome: Outcome | None = None
+        """Of every block that is read, instead of its bytes."""
 
     async def read(self, keys: Sequence[str], sizes: Sequence[int], timeout: float) -> ReadBatch:
         self.reads += 1
         await self.gate.wait()
+        if self.outcome is not None:
+            return ReadBatch([self.outcome] * len(sizes))
         views: list[memoryview | None] = [memoryview(DATA)[:size] for size in sizes]
         return ReadBatch([Outcome(Status.HIT, size, size) for size in sizes], views)
 
     async def query(self, keys: Sequence[str]) -> dict[str, int | None]:
-        return dict.fromkeys(keys, 1)
+        if self.master_fails:
+            raise AdminError("no answer")
+        return dict.fromkeys((key for key in keys if key not in self.gone), 1)
 
     async def segments(self) -> list[Segment]:
         return [Segment("s", "h:1", self.pool, 0, "OK"), Segment("t", "h:2", 1 << 40, 0, "LOST")]
@@ -85,14 +96,20 @@ class East:
         self.guards = Guards(self.limits, ["west", "north"], random.Random(1))
         self.memory = Memory(pool)
         self.credentials = made.of("east")
-        self.holdings = Holdings(blocks_max=10_000, hop_limit=1, on_change=lambda change: None)
+        self.holdings = Holdings(blocks_max=10_000, hop_limit=1, on_change=self.offer)
         self.offers = Offers(
             log_id=b"l" * 16, entries_max=1024, namespaces=[FP], changed=lambda fp: None
         )
         peering = made.peering("east", "west", "north")
         sharing = Sharing({"west": frozenset({FP}), "north": frozenset({FP})}, {})
+        self.lost = 0
+        """Times that serves found most of what they looked for gone."""
         blocks = BlockServer(
-            store=self.memory, master=self.memory, holdings=self.holdings, limits=self.limits
+            store=self.memory,
+            master=self.memory,
+            holdings=self.holdings,
+            limits=self.limits,
+            lost=self._count_lost,
         )
         self.service = PeerService(
             callers=Callers.of(Membership(peering, sharing, self.credentials)),
@@ -103,7 +120,14 @@ class East:
             guards=self.guards,
             refusals=RefusalLog(),
         )
+        self.blocks = blocks
         self.address = ""
+
+    def _count_lost(self) -> None:
+        self.lost += 1
+
+    def offer(self, change: Change) -> None:
+        self.offers.take(change)
 
     def hold(self, *keys: str, size: int = MIB) -> None:
         for key in keys:
@@ -130,8 +154,13 @@ def gossip(made: Made, own: str, *peers: str) -> GossipEngine:
 
 @contextlib.asynccontextmanager
 async def serving(east: East | grpc.GenericRpcHandler, made: Made) -> AsyncIterator[str]:
-    server = grpc.aio.server(options=[("grpc.max_send_message_length", -1)])
+    options: list[tuple[str, Any]] = [("grpc.max_send_message_length", -1)]
+    calls_max = None
     handlers = east.service.handlers() if isinstance(east, East) else east
+    if isinstance(east, East):  # as `federation.endpoints` does
+        calls_max, bounds = server_bounds(east.limits, east.service.peers)
+        options += bounds
+    server = grpc.aio.server(options=options, maximum_concurrent_rpcs=calls_max)
     server.add_generic_rpc_handlers((handlers,))
     port = server.add_secure_port("127.0.0.1:0", made.of("east").server_credentials())
     await server.start()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import random
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -23,7 +24,10 @@ from federation.cli.group import gateway_of
 from federation.cli.health import ask_status, serving
 from federation.cli.main import app, main
 from federation.cli.supervise import LiveView, PlainView, ReportView, rebuild
-from federation.config import load_group
+from federation.config import Limits, load_group
+from federation.limits.guards import Guards
+from federation.limits.names import Failure, GuardName
+from federation.limits.ticket import Cost, Ticket
 from local_group import process_errors
 from local_group.child import Progress
 from local_group.errors import MoonmeshError
@@ -118,9 +122,9 @@ def test_a_status_that_is_none(socket: Path, text: str) -> None:
     fake.server.stop(None).wait()
 
 
-def shown(report: GroupReport, gateway: dict[str, Any] | None) -> str:
+def shown(report: GroupReport, gateway: dict[str, Any] | None, width: int = 140) -> str:
     stream = io.StringIO()
-    render.print_status(report, gateway, Console(file=stream, width=140, highlight=False))
+    render.print_status(report, gateway, Console(file=stream, width=width, highlight=False))
     return stream.getvalue()
 
 
@@ -140,6 +144,44 @@ def test_status_for_people() -> None:
     assert "store breaker closed, outcomes (hit 4)" in lines
     assert "! the listing is [old]" in lines
     assert "counters" not in text
+
+
+def guards_shown(outgoing: Any = None, incoming: Any = None) -> list[str]:
+    peer = {"name": "west", "guards": {"outgoing": outgoing, "incoming": incoming}}
+    lines = [" ".join(line.split()) for line in shown(REPORT, {"peers": [peer]}, 200).splitlines()]
+    return [line for line in lines if line.startswith("guards of")]
+
+
+def test_guards_at_rest_are_not_shown() -> None:
+    guards = Guards(Limits(), ["west"], random.Random(1))["west"]
+    assert guards_shown(guards.outgoing.status(0.0), guards.incoming.status(0.0)) == []
+
+
+def test_guards_that_are_not_at_rest_are_one_line() -> None:
+    guards = Guards(Limits(peer_retries_few=2, peer_retry_percent=0), ["west"], random.Random(1))
+    out, into = guards["west"].outgoing, guards["west"].incoming
+    guards.resize_pool(1 << 30)
+    out.admit(Cost(retry=True), 0.0)
+    for _ in range(5):
+        out.note(Failure.ERROR, 0.0)
+    out.admit(Cost(), 0.0)
+    ticket = into.admit(Cost(), 0.0)
+    assert isinstance(ticket, Ticket)
+    ticket.lease(3 << 19, 0.0)
+    into.refuse(GuardName.WINDOW, 0.0)
+    assert guards_shown(out.status(0.5), into.status(0.5)) == [
+        "guards of west out: breaker open, failed lately (error 5), refused lately (breaker 1), "
+        "retries left 1 of 2; in: refused lately (window 1), leased 1.5 of 64 MiB"
+    ]
+    status = guards["west"].status(1000.0)
+    assert guards_shown(status["outgoing"], status["incoming"]) == [
+        "guards of west out: breaker half_open, retries left 1 of 2"
+    ], "what is long past is not told"
+
+
+def test_odd_guards_of_a_gateway_do_no_harm() -> None:
+    assert guards_shown("x", {"lately": 3, "paused_s": [], "leased_bytes": "many"}) == []
+    assert guards_shown({"off": ["breaker"]}) == ["guards of west out: OFF: breaker"]
 
 
 def test_status_of_a_stopped_group() -> None:

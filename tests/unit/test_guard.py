@@ -163,8 +163,8 @@ def test_retries() -> None:
 
 def test_hops() -> None:
     guard = outgoing()
-    assert guard.hops(0)
-    assert not guard.hops(1)
+    assert guard.hops(0, 0.0)
+    assert not guard.hops(1, 0.0)
     assert guard.refusals == {GuardName.HOPS: 1}
 
 

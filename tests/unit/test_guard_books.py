@@ -73,7 +73,7 @@ def test_switched_off_memory_leases_retries_hops_and_pauses_let_pass() -> None:
         let_in(other, Cost(retry=True)).done(
             0.0, ok=False, kind_of_failure=Failure.SHED, retry_after=9
         )
-    assert other.hops(7)
+    assert other.hops(7, 0.0)
     assert other.ready(Kind.PULL, 0.0)
 
 

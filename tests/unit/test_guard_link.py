@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import time
 from collections.abc import AsyncIterator
 from typing import Any
@@ -15,11 +16,12 @@ from federation.catalog.wire import CatalogError
 from federation.errors import PeerError
 from federation.limits.errors import BreakerOpenError, ShedError, StallError
 from federation.limits.guard import RETRY_AFTER_MAX
-from federation.limits.names import GuardName
-from federation.peers.link import RETRY_AFTER
+from federation.limits.names import Failure, GuardName
+from federation.peers.link import RETRY_AFTER, PeerLink, UnreachableError
 from moonmesh.v1 import peer_pb2
 from tests.support.credentials import Made
-from tests.support.wire import FP, MIB, drained, linked, pulled
+from tests.support.wait import wait_for_async
+from tests.support.wire import FP, MIB, East, drained, link_to, linked, pulled
 
 
 @pytest.fixture(scope="module")
@@ -114,3 +116,73 @@ async def test_what_went_wrong_with_a_pull_is_told_until_one_ends_well(made: Mad
         assert link.reason == "the answer was cut short", "a hello says nothing of blocks"
         link.absolve()
         assert link.reason == ""
+
+
+def open_breaker(link: PeerLink) -> None:
+    for _ in range(5):
+        link.guard.note(Failure.ERROR, time.monotonic())
+    assert link.guard.breaker(time.monotonic()) == "open"
+
+
+async def test_a_peer_that_is_back_is_probed_at_once(made: Made) -> None:
+    east = East(made)
+    east.hold("a")
+    async with linked(east, made, peer_breaker_open_ms=60_000) as link:
+        open_breaker(link)
+        assert not link.usable(time.monotonic())
+        link.back()
+        await wait_for_async(lambda: link.usable(time.monotonic()), 5, "a probe to be let pass")
+        assert link.guard.breaker(time.monotonic()) == "half_open", (
+            "once blocks can come, not closed"
+        )
+        assert await pulled(link, "a") == 1
+        assert link.guard.breaker(time.monotonic()) == "closed"
+
+
+async def test_a_peer_that_is_heard_and_cannot_be_reached_is_not_probed(made: Made) -> None:
+    async with link_to("127.0.0.1:1", made, "west", peer_connect_ms=300) as link:
+        open_breaker(link)
+        link.back()
+        assert link._return is not None
+        await link._return
+        assert link.guard.breaker(time.monotonic()) == "open"
+
+
+async def test_every_answer_is_a_sign_of_life(made: Made) -> None:
+    async def no(raw: bytes, context: grpc.aio.ServicerContext) -> None:
+        await context.abort(grpc.StatusCode.FAILED_PRECONDITION, "its Mooncake does not answer")
+
+    handler = answering(Pull=grpc.unary_stream_rpc_method_handler(no))
+    async with linked(handler, made) as link:
+        pulse = link.guard._parts.verdicts.pulse
+        began = time.monotonic()
+        with pytest.raises(PeerError, match="does not answer"):
+            await pulled(link, "k")
+        assert pulse._heard_at >= began
+    async with link_to("127.0.0.1:1", made, "west") as link:
+        with pytest.raises(PeerError):
+            await pulled(link, "k")
+        assert link.guard._parts.verdicts.pulse._heard_at < 0, "nobody said that"
+
+
+async def test_a_patient_hello_is_said_as_soon_as_there_is_a_connection(made: Made) -> None:
+    async def well(raw: bytes, context: Any) -> bytes:
+        return peer_pb2.HelloReply().SerializeToString()
+
+    handler = answering(Hello=grpc.unary_unary_rpc_method_handler(well))
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    async with link_to(f"127.0.0.1:{port}", made, "west") as link:
+        with pytest.raises(UnreachableError):
+            await link.hello(peer_pb2.HelloRequest(), 0.3, patient=True)
+        assert link.reason, "and why it is not reached is found out all the same"
+        hello = asyncio.create_task(link.hello(peer_pb2.HelloRequest(), 10.0, patient=True))
+        server = grpc.aio.server()
+        server.add_generic_rpc_handlers((handler,))
+        server.add_secure_port(f"127.0.0.1:{port}", made.of("east").server_credentials())
+        await server.start()
+        began = time.monotonic()
+        await hello
+        assert time.monotonic() - began < 3
+        await server.stop(0)

@@ -12,13 +12,14 @@ from federation.catalog.log import Answer, Position
 from federation.config import Limits
 from federation.identity import block_digest, key_hash
 from federation.limits.bulkhead import Shares
-from federation.limits.errors import ShedError
+from federation.limits.errors import LateError, ShedError
 from federation.limits.guards import PeerGuards
 from federation.limits.names import Failure, GuardName, Kind
 from federation.transfer.frames import Encoder
 from federation.transfer.staging import Staging
 from moonmesh.v1 import peer_pb2
-from tests.unit.test_puller import FP, KEYS, SIZE, Bench, FakeSource, data_of
+from tests.support.wait import wait_for_async
+from tests.unit.test_puller import FP, KEYS, SIZE, Bench, FakeSource, Script, data_of
 
 ALL = [data_of(key) for key in KEYS]
 
@@ -70,7 +71,9 @@ async def test_retries_are_bounded_by_the_second_peers_budget() -> None:
 
 async def test_a_peer_that_claims_all_and_has_nothing_opens_its_breaker() -> None:
     liar = FakeSource("liar", [])
-    bench = Bench(liar, claims={"liar": KEYS}, limits=Limits(peer_breaker_failures=3))
+    bench = Bench(
+        liar, claims={"liar": KEYS}, limits=Limits(peer_breaker_failures=3, peer_doubt_ms=0)
+    )
     rounds = 0
     while liar.guard.ready(Kind.PULL, time.monotonic()) and rounds < 50:
         hide_misses(bench)
@@ -161,3 +164,75 @@ async def test_however_a_pull_ends_its_ticket_does_too() -> None:
     ask.leave()
     status: dict[str, Any] = east.guard.status(time.monotonic())
     assert (status["open"], status["failures"]) == ({}, {"ours": 1})
+
+
+def behind(seconds: float, source: FakeSource) -> Script:
+    """A peer that answers rightly after `seconds`, if it is listened to for so long."""
+
+    async def answer(request: peer_pb2.PullRequest) -> AsyncGenerator[bytes, None]:
+        await asyncio.sleep(min(seconds, source.timeout))
+        if seconds >= source.timeout:
+            raise LateError("no answer within the deadline")
+        source.guard.heard(time.monotonic())  # as the link does
+        async for message in source.honest(request):
+            yield message
+
+    return answer
+
+
+async def asked_in_a_hurry(bench: Bench, key: str, seconds: float) -> float:
+    """An engine that waits for `seconds` and gets nothing; how long it did wait."""
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    ask = bench.ask([key], timeout=seconds)
+    assert await ask.block(0, began + seconds) is None
+    ask.leave()
+    return loop.time() - began
+
+
+async def test_a_peer_slower_than_its_callers_is_not_cut_off_for_the_patient() -> None:
+    hurried = [f"hurried-{n}" for n in range(30)]
+    east = FakeSource("east", [*hurried, *KEYS])
+    east.script = behind(0.08, east)
+    bench = Bench(east)
+    for key in hurried:
+        await asked_in_a_hurry(bench, key, 0.02)
+    assert east.guard.ready(Kind.PULL, time.monotonic())
+    assert east.guard.status(time.monotonic())["failures"] == {}
+    assert await bench.collect(bench.ask(KEYS, timeout=1.0)) == ALL
+    await bench.puller.close()
+
+
+async def test_a_frozen_peer_is_left_out_soon_although_all_callers_are_in_a_hurry() -> None:
+    east = FakeSource("east", KEYS)
+    east.script = behind(60.0, east)
+    bench = Bench(east)  # five failures, silence 300 ms
+    began, calls = time.monotonic(), 0
+    while east.guard.ready(Kind.PULL, time.monotonic()) and time.monotonic() - began < 10:
+        waited = await asked_in_a_hurry(bench, KEYS[calls % 6], 0.05)
+        assert waited < 0.2, "its deadline is kept, whatever goes on behind it"
+        calls += 1
+    assert 0.3 <= time.monotonic() - began < 1.5
+    assert calls <= 14
+    assert bench.puller.under_way == 0
+    await bench.puller.close()
+
+
+async def test_what_is_late_for_its_caller_is_there_for_the_next() -> None:
+    east = FakeSource("east", KEYS)
+    east.script = behind(0.05, east)
+    bench = Bench(east)
+    await asked_in_a_hurry(bench, KEYS[0], 0.01)
+    await wait_for_async(lambda: len(bench.staging) == 1, 5, "the block to land")
+    assert await bench.collect(bench.ask(KEYS[:1], timeout=0.01)) == ALL[:1]
+    assert len(east.requests) == 1
+
+
+async def test_a_key_that_is_asked_for_anew_is_not_given_up_with_the_first() -> None:
+    east = FakeSource("east", KEYS)
+    east.script = behind(60.0, east)
+    bench = Bench(east)
+    await asked_in_a_hurry(bench, KEYS[0], 0.01)
+    east.script = behind(0.5, east)
+    assert await bench.collect(bench.ask(KEYS[:1], timeout=2.0)) == ALL[:1]
+    assert bench.puller.under_way == 0

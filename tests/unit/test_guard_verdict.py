@@ -7,23 +7,34 @@ import random
 import pytest
 
 from federation.limits.names import BLAMELESS, Failure, GuardName, Kind
-from federation.limits.verdict import FAIR_SECONDS, HONESTY_BLOCKS_MIN, HONESTY_PULLS, Verdicts
+from federation.limits.pulse import Pulse
+from federation.limits.verdict import HONESTY_BLOCKS_MIN, HONESTY_PULLS, Verdicts
 from local_group.breaker import BreakerLimits, BreakerState
 
+SILENCE, STALL = 0.3, 3.0
 LIMITS = BreakerLimits(failures=3, window=20, open_s=1.0, open_max_s=8.0, jitter=0.0)
 
 
-def verdicts(*off: GuardName) -> Verdicts:
+def verdicts(*off: GuardName, doubt_s: float = 0.0) -> Verdicts:
     return Verdicts(
-        LIMITS, random.Random(1), slow_s=2.0, slow_rate=1000, dishonest=0.5, off=frozenset(off)
+        LIMITS,
+        random.Random(1),
+        Pulse(SILENCE, STALL),
+        slow_s=2.0,
+        slow_rate=1000,
+        dishonest=0.5,
+        doubt_s=doubt_s,
+        doubt_every_s=60.0,
+        off=frozenset(off),
     )
 
 
 def pull(found: Verdicts, failure: Failure | None, now: float = 0.0, **facts: float) -> None:
-    """One call, begun and ended at `now`."""
-    probe = found.begin(Kind.PULL, now)
+    """One call, begun and ended at `now`; a timeout after just the silence that counts."""
+    began = now - SILENCE if failure is Failure.TIMEOUT else now
+    probe = found.begin(Kind.PULL, began)
     facts.setdefault("seconds", 0.1)
-    found.end(Kind.PULL, failure, now, began=now, probe=probe, **facts)  # type: ignore[arg-type]
+    found.end(Kind.PULL, failure, now, began=began, probe=probe, **facts)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("failure", [f for f in Failure if f not in BLAMELESS])
@@ -60,12 +71,91 @@ def test_a_pull_that_was_given_up_tells_of_a_slow_peer_too() -> None:
     assert found.failures == {Failure.SLOW: 1}
 
 
-def test_who_had_no_time_is_not_blamed_for_a_timeout() -> None:
+def timed_out(found: Verdicts, began: float, now: float) -> None:
+    """A pull whose deadline passed at `now`."""
+    probe = found.begin(Kind.PULL, began)
+    found.end(Kind.PULL, Failure.TIMEOUT, now, began=began, probe=probe, seconds=now - began)
+
+
+def test_a_passed_deadline_counts_from_the_silence_on() -> None:
     found = verdicts()
-    pull(found, Failure.TIMEOUT, seconds=FAIR_SECONDS - 0.001)
+    timed_out(found, 0.0, SILENCE - 0.01)
     assert found.failures == {Failure.OURS: 1}
-    pull(found, Failure.TIMEOUT, seconds=FAIR_SECONDS)
+    timed_out(found, 0.0, SILENCE)
     assert found.failures[Failure.TIMEOUT] == 1
+
+
+def test_any_byte_of_any_answer_ends_the_silence() -> None:
+    found = verdicts()
+    found.pulse.heard(0.75)
+    timed_out(found, 0.0, 1.0)
+    assert found.failures == {Failure.OURS: 1}
+    timed_out(found, 0.0, 0.75 + SILENCE)
+    assert found.failures[Failure.TIMEOUT] == 1
+
+
+def test_signs_of_life_do_not_excuse_a_peer_that_never_sends_a_block() -> None:
+    found = verdicts()
+    now = 0.0
+    while found.state(now) is BreakerState.CLOSED and now < 60:
+        found.pulse.heard(now + 0.3)  # a hello is answered, a byte trickles in
+        timed_out(found, now, now + 0.32)
+        now += 0.32
+    assert STALL <= now < STALL + 3 * 0.32 + 0.01
+    assert found.failures[Failure.TIMEOUT] == LIMITS.failures
+
+
+def test_a_peer_that_is_of_use_is_not_cut_off_by_callers_in_a_hurry() -> None:
+    found = verdicts()
+    for n in range(1000):
+        found.pulse.useful(0.1 * n + 0.2)  # for a caller with more time
+        timed_out(found, 0.1 * n, 0.1 * n + 0.32)
+    assert found.state(100.0) is BreakerState.CLOSED
+    assert set(found.failures) == {Failure.OURS}
+
+
+def test_heard_anew_an_open_breaker_lets_one_probe_pass_and_no_more() -> None:
+    found = verdicts()
+    for _ in range(3):
+        pull(found, Failure.ERROR)
+    assert not found.second_chance(5.0), "it is half-open by itself"
+    assert found.begin(Kind.PULL, 5.0)
+    found.end(Kind.PULL, Failure.ERROR, 5.0, began=5.0, probe=True)
+    assert found.wait(Kind.PULL, 5.1) == pytest.approx(1.9)
+    assert found.second_chance(5.1)
+    assert found.state(5.1) is BreakerState.HALF_OPEN, "not closed"
+    assert found.wait(Kind.PULL, 5.1) == 0
+    assert found.begin(Kind.PULL, 5.1)
+    assert found.wait(Kind.PULL, 5.1) > 0, "one probe"
+    found.end(Kind.PULL, Failure.ERROR, 5.2, began=5.15, probe=True)
+    assert found.wait(Kind.PULL, 5.2) == pytest.approx(4.0), "the back-off was kept, and doubles"
+
+
+def test_a_peer_that_bounces_gets_a_second_chance_once_in_a_while() -> None:
+    found = verdicts()
+    for _ in range(3):
+        pull(found, Failure.ERROR)
+    chances = 0
+    for tenth in range(1, 101):
+        now = tenth / 10
+        chances += found.second_chance(now)  # a new epoch ten times a second
+        if found.wait(Kind.PULL, now) == 0:
+            probe = found.begin(Kind.PULL, now)
+            found.end(Kind.PULL, Failure.ERROR, now + 0.01, began=now, probe=probe)
+    assert 5 <= chances <= 10 / LIMITS.open_s
+
+
+def test_a_closed_breaker_has_no_use_for_a_second_chance() -> None:
+    found = verdicts()
+    assert not found.second_chance(0.0)
+    assert found.state(0.0) is BreakerState.CLOSED
+
+
+def test_failures_far_apart_are_no_outage() -> None:
+    found = verdicts()
+    for hour in range(20):
+        pull(found, Failure.ERROR, 3600.0 * hour)
+    assert found.state(3600.0 * 20) is BreakerState.CLOSED
 
 
 def test_a_liar_is_found_out_after_enough_promises() -> None:
@@ -75,6 +165,30 @@ def test_a_liar_is_found_out_after_enough_promises() -> None:
     assert found.failures == {}
     pull(found, None, promised=1, kept=0)
     assert found.failures == {Failure.DISHONEST: 1}
+
+
+def test_who_loses_all_at_once_is_excused_for_a_moment() -> None:
+    found = verdicts(doubt_s=2.0)
+    for n in range(200):  # until it has listed what is left, and its catalog says so
+        pull(found, None, 100.0 + n / 100, promised=10, kept=0)
+    assert found.failures == {}
+    for n in range(200):
+        pull(found, None, 103.0 + n, promised=10, kept=10)
+    assert found.failures == {}
+    assert found.state(400.0) is BreakerState.CLOSED
+
+
+def test_who_goes_on_claiming_what_is_not_there_is_cut_off_after_that_moment() -> None:
+    found = verdicts(doubt_s=2.0)
+    now = 0.0
+    while found.wait(Kind.PULL, now) == 0 and now < 60:
+        pull(found, None, now, promised=10, kept=0)
+        now += 0.05
+    assert 2.0 <= now < 2.6
+    # And gets the next moment a minute later, not before.
+    for n in range(1000):
+        pull(found, None, 3.0 + n / 20, promised=10, kept=0)
+    assert found.failures[Failure.DISHONEST] > 900
 
 
 def test_half_of_the_promises_kept_is_enough() -> None:

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import AsyncIterator
 
 import grpc
 import grpc.aio
 import pytest
 
 from federation.counters import counters
+from federation.errors import PeerError
+from federation.identity import key_hash, stored_key
 from federation.limits.errors import LateError, ShedError
 from federation.limits.guard import RETRY_AFTER_MAX
+from federation.peers.arrivals import ARRIVING_MAX, server_bounds
 from federation.peers.link import CATALOG_METHOD, PULL_METHOD, RETRY_AFTER
+from federation.transfer.losses import LOST_BLOCKS_MIN
+from local_group import outcome as codes
+from local_group.outcome import Outcome, failed
 from moonmesh.v1 import peer_pb2
 from tests.support.credentials import Made
 from tests.support.wait import wait_for_async
@@ -134,8 +141,8 @@ async def test_snapshots_are_bounded_by_their_bytes(made: Made) -> None:
     east = East(made, peer_catalog_bytes_per_s=MIB)
     log = east.offers.log(FP)
     assert log is not None
-    for key_hash in range(MIB // 8):
-        log.add(key_hash)
+    for n in range(MIB // 8):
+        log.add(n)
     request = peer_pb2.CatalogRequest(fingerprint=FP)
     async with linked(east, made) as link:
         pages = await drained(link.catalog(request, 5.0))
@@ -235,3 +242,131 @@ async def test_what_cannot_be_opens_the_owners_breaker(
         west.tick(time.monotonic(), 1)
         ((_, hello),) = west.outbox()
         await link.hello(hello, 5.0)  # it can still show that it lives
+
+
+def gone(east: East, *keys: str) -> None:
+    east.memory.gone.update(stored_key(FP, key) for key in keys)
+
+
+async def test_what_a_serve_finds_gone_is_withdrawn_at_once(made: Made) -> None:
+    east = East(made)
+    east.hold("a", "b")
+    log = east.offers.log(FP)
+    assert log is not None
+    position = log.position
+    gone(east, "a")
+    async with linked(east, made) as link:
+        assert await pulled(link, "a", "b") == 1
+        after = peer_pb2.Position(log_id=position.log_id, n=position.n)
+        request = peer_pb2.CatalogRequest(fingerprint=FP, after=after)
+        (page,) = await drained(link.catalog(request, 5.0))
+        assert page.removed == key_hash(FP, "a").to_bytes(8, "little")
+
+
+@pytest.mark.parametrize(
+    "outcome",
+    [None, failed(codes.BREAKER_OPEN), failed(codes.DEADLINE_PASSED), failed(-900), failed(-800)],
+)
+async def test_an_owner_whose_mooncake_does_not_answer_says_so(
+    made: Made, outcome: Outcome | None
+) -> None:
+    east = East(made)
+    east.hold("a")
+    if outcome is None:
+        east.memory.master_fails = True
+    else:
+        east.memory.outcome = outcome
+    async with linked(east, made) as link:
+        with pytest.raises(PeerError, match="its Mooncake does not answer"):
+            await pulled(link, "a")
+        assert link.guard.status(time.monotonic())["failures"] == {"error": 1}
+    assert len(east.holdings) == 1, "what is not known to be gone stays"
+    assert east.status()["memory_bytes"] == 0
+    assert east.status()["failures"].get("error", 0) == 0, "and is not the asker's fault"
+
+
+async def test_a_store_that_is_full_of_work_sheds(made: Made) -> None:
+    east = East(made)
+    east.hold("a")
+    east.memory.outcome = failed(codes.QUEUE_FULL)
+    async with linked(east, made) as link:
+        with pytest.raises(ShedError, match="no room for you now"):
+            await pulled(link, "a")
+
+
+async def test_a_great_loss_is_listed_at_once_and_a_few_evictions_are_not(made: Made) -> None:
+    east = East(made)
+    keys = [f"k{n}" for n in range(4 * LOST_BLOCKS_MIN)]
+    east.hold(*keys, size=1)
+    gone(east, *keys[: LOST_BLOCKS_MIN - 1])
+    async with linked(east, made) as link:
+        await pulled(link, *keys[: LOST_BLOCKS_MIN - 1])
+        assert not east.lost
+        gone(east, *keys)
+        await pulled(link, *keys)
+        assert east.lost
+
+
+async def never() -> AsyncIterator[bytes]:
+    await asyncio.Event().wait()
+    yield b""
+
+
+async def test_calls_without_a_request_take_no_place_of_another_peer(made: Made) -> None:
+    east = East(made, peer_requests_open=8)
+    east.hold("a")
+    places, _ = server_bounds(east.limits, 2)
+    async with (
+        serving(east, made) as address,
+        link_to(address, made, "west") as west,
+        link_to(address, made, "north") as north,
+    ):
+        calls = [west._bulk.stream_stream(PULL_METHOD)(never()) for _ in range(2 * places)]
+        reads = [asyncio.ensure_future(call.read()) for call in calls]
+        refused = 2 * places - ARRIVING_MAX
+        await wait_for_async(
+            lambda: sum(read.done() for read in reads) == refused, 10, "what is too many"
+        )
+        assert await pulled(north, "a") == 1
+        for call in calls:
+            call.cancel()
+        await asyncio.gather(*reads, return_exceptions=True)
+
+
+async def test_a_request_that_does_not_come_is_not_waited_for(made: Made) -> None:
+    east = East(made, peer_stall_ms=100)
+    async with linked(east, made) as link:
+        call = link._bulk.stream_stream(PULL_METHOD)(never())
+        with pytest.raises(grpc.aio.AioRpcError, match="no request came"):
+            await asyncio.wait_for(call.read(), 5)
+
+
+async def test_a_call_that_nobody_reads_ends_with_its_connection(made: Made) -> None:
+    east = East(
+        made, peer_stall_ms=200, pull_timeout_ms=500, catalog_wait_ms=500, peer_connection_ms=1000
+    )
+    keys = [f"k{i}" for i in range(64)]
+    east.hold(*keys)
+    async with linked(east, made) as link:
+        request = peer_pb2.PullRequest(fingerprint=FP, keys=keys).SerializeToString()
+        call = link._bulk.unary_stream(PULL_METHOD)(request)  # no deadline
+        await call.read()
+        await wait_for_async(lambda: "stall" in east.status()["failures"], 10, "the stall")
+        assert east.status()["open"] == {"pull": 1}
+        await wait_for_async(lambda: east.status()["open"] == {}, 10, "its place to be free")
+        assert await pulled(link, "k0") == 1, "on another connection"
+
+
+async def test_a_catalog_that_nobody_reads_is_not_kept(made: Made) -> None:
+    east = East(made, peer_stall_ms=200)
+    log = east.offers.log(FP)
+    assert log is not None
+    for n in range(MIB):
+        log.add(n)
+    async with linked(east, made) as link:
+        request = peer_pb2.CatalogRequest(fingerprint=FP).SerializeToString()
+        call = link._control.unary_stream(CATALOG_METHOD)(request)
+        await call.read()
+        await wait_for_async(lambda: east.status()["failures"] == {"stall": 1}, 10, "the stall")
+        call.cancel()
+        await wait_for_async(lambda: east.status()["open"] == {}, 5, "the call to be gone")

@@ -116,20 +116,22 @@ class Ping(_message.Message):
     def __init__(self, n: _Optional[int] = ..., report: bool = ...) -> None: ...
 
 class FromServing(_message.Message):
-    __slots__ = ("pong", "listening", "failed", "heard", "disbelieved", "gone")
+    __slots__ = ("pong", "listening", "failed", "heard", "disbelieved", "gone", "lost")
     PONG_FIELD_NUMBER: _ClassVar[int]
     LISTENING_FIELD_NUMBER: _ClassVar[int]
     FAILED_FIELD_NUMBER: _ClassVar[int]
     HEARD_FIELD_NUMBER: _ClassVar[int]
     DISBELIEVED_FIELD_NUMBER: _ClassVar[int]
     GONE_FIELD_NUMBER: _ClassVar[int]
+    LOST_FIELD_NUMBER: _ClassVar[int]
     pong: Pong
     listening: Listening
     failed: Failed
     heard: Heard
     disbelieved: Disbelieved
     gone: Gone
-    def __init__(self, pong: _Optional[_Union[Pong, _Mapping]] = ..., listening: _Optional[_Union[Listening, _Mapping]] = ..., failed: _Optional[_Union[Failed, _Mapping]] = ..., heard: _Optional[_Union[Heard, _Mapping]] = ..., disbelieved: _Optional[_Union[Disbelieved, _Mapping]] = ..., gone: _Optional[_Union[Gone, _Mapping]] = ...) -> None: ...
+    lost: Lost
+    def __init__(self, pong: _Optional[_Union[Pong, _Mapping]] = ..., listening: _Optional[_Union[Listening, _Mapping]] = ..., failed: _Optional[_Union[Failed, _Mapping]] = ..., heard: _Optional[_Union[Heard, _Mapping]] = ..., disbelieved: _Optional[_Union[Disbelieved, _Mapping]] = ..., gone: _Optional[_Union[Gone, _Mapping]] = ..., lost: _Optional[_Union[Lost, _Mapping]] = ...) -> None: ...
 
 class Pong(_message.Message):
     __slots__ = ("n", "report")
@@ -190,6 +192,10 @@ class GoneBlock(_message.Message):
     key: str
     since: float
     def __init__(self, key: _Optional[str] = ..., since: _Optional[float] = ...) -> None: ...
+
+class Lost(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
 
 class ServingReport(_message.Message):
     __slots__ = ("counters", "refused", "store_well", "details_json")

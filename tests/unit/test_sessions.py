@@ -1,0 +1,149 @@
+"""A peer that is heard anew: nothing waits for a back-off that was made for what it was before."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import pytest
+
+from federation.config import Limits
+from federation.errors import PeerError
+from federation.identity import Fingerprint
+from federation.peering import Sharing
+from federation.peers.sessions import Sessions
+from federation.trust.handshakes import RefusalLog
+from gossip.membership import Event, PeerRestarted, PeerSuspect, PeerUp
+from moonmesh.v1 import peer_pb2
+from tests.support.wait import wait_for_async
+
+FP = Fingerprint(b"f" * 16)
+
+
+class FakeLink:
+    """A link whose answers are told; hangs unless `fail` or `reply` says otherwise."""
+
+    name = "east"
+
+    def __init__(self) -> None:
+        self.backs = 0
+        self.patient: list[bool] = []
+        self.questions = 0
+        self.hello_fails = True
+        self.fail = False
+
+    def back(self) -> None:
+        self.backs += 1
+
+    async def hello(self, hello: object, timeout: float, *, patient: bool) -> peer_pb2.HelloReply:
+        self.patient.append(patient)
+        if self.hello_fails:
+            raise PeerError("nobody there")
+        return peer_pb2.HelloReply()
+
+    async def catalog(self, request: object, timeout: float) -> AsyncGenerator[object, None]:
+        self.questions += 1
+        if self.fail:
+            raise PeerError("nobody there")
+        await asyncio.Event().wait()
+        yield None
+
+    async def close(self) -> None:
+        pass
+
+
+class FakeGossip:
+    def __init__(self) -> None:
+        self.happened: list[Event] = []
+
+    def events(self) -> list[Event]:
+        events, self.happened = self.happened, []
+        return events
+
+    def receive_hello(self, *_: object) -> None:
+        pass
+
+
+class Bench:
+    def __init__(self, **limits: Any) -> None:
+        self.link, self.gossip = FakeLink(), FakeGossip()
+        self.sessions = Sessions(
+            [self.link],  # type: ignore[list-item]
+            self.gossip,  # type: ignore[arg-type]
+            Sharing({}, {"east": frozenset({FP})}),
+            Limits(**limits),
+            refusals=RefusalLog(),
+            on_problem=lambda what: None,
+        )
+
+    def hear(self, *events: Event) -> None:
+        """A hello of the peer came in, and these are what gossip makes of it."""
+        self.gossip.happened += events
+        self.sessions.note_positions("east", [])
+
+
+@pytest.mark.parametrize("event", [PeerUp("east"), PeerRestarted("east", 2)])
+async def test_a_question_that_hangs_is_asked_anew_at_once(event: Event) -> None:
+    bench = Bench()
+    bench.sessions.touch(FP)
+    await wait_for_async(lambda: bench.link.questions == 1, 5, "the first question")
+    bench.hear(event)
+    await wait_for_async(lambda: bench.link.questions == 2, 1, "the next question")
+    assert bench.link.backs == 1, "and the breaker is told"
+    await bench.sessions.close()
+
+
+async def test_a_question_that_failed_does_not_wait_for_its_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("federation.peers.sessions.RETRY_SECONDS", (60.0, 60.0))
+    bench = Bench()
+    bench.link.fail = True
+    bench.sessions.touch(FP)
+    await wait_for_async(lambda: bench.link.questions == 1, 5, "the first question")
+    bench.link.fail = False
+    bench.hear(PeerUp("east"))
+    await wait_for_async(lambda: bench.link.questions == 2, 1, "the next question")
+    await bench.sessions.close()
+
+
+async def test_a_peer_that_bounces_is_taken_seriously_once_in_a_while() -> None:
+    bench = Bench(peer_breaker_open_ms=60_000)
+    bench.sessions.touch(FP)
+    for epoch in range(100):
+        bench.hear(PeerRestarted("east", epoch))
+        await asyncio.sleep(0)
+    assert bench.link.backs == 1
+    assert bench.link.questions <= 2
+    await bench.sessions.close()
+
+
+async def test_what_else_happens_to_a_peer_changes_nothing() -> None:
+    bench = Bench()
+    bench.hear(PeerSuspect("east"))
+    assert bench.link.backs == 0
+
+
+async def test_a_hello_that_is_answered_again_is_a_return_too() -> None:
+    bench = Bench()
+    hello = peer_pb2.HelloRequest()
+    await bench.sessions._greet("east", hello)
+    assert bench.link.backs == 0
+    bench.link.hello_fails = False
+    await bench.sessions._greet("east", hello)
+    assert bench.link.backs == 1
+    await bench.sessions._greet("east", hello)
+    assert bench.link.backs == 1
+    assert bench.link.patient == [False, True, False], "it was said as soon as it could be"
+
+
+async def test_close_ends_a_question_under_way() -> None:
+    bench = Bench()
+    bench.sessions.touch(FP)
+    await wait_for_async(lambda: bench.link.questions == 1, 5, "the first question")
+    began = time.monotonic()
+    await bench.sessions.close()
+    assert time.monotonic() - began < 1
+    assert bench.sessions._questions == {}
