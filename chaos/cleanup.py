@@ -11,12 +11,13 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from chaos.network.tools import NAMED, named_of, remove
 from local_group.state import ProcessId, kill_all
 
 MARK = "MOONMESH_CHAOS_RUN"
@@ -34,6 +35,8 @@ class RunFile(BaseModel):
     run: str
     runner: ProcessId
     folders: tuple[str, ...]
+    namespaces: tuple[str, ...] = ()
+    """Names of network namespaces."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,10 @@ class Found:
     processes: int
     survivors: int
     """Processes that could not be ended."""
+    namespaces: int = 0
+    """Network namespaces."""
+    kept: tuple[str, ...] = ()
+    """Those of them that could not be removed."""
 
 
 def runs_folder() -> Path:
@@ -63,6 +70,8 @@ class Run:
         self.id = f"{runner.pid}-{runner.start_ticks}"
         self._file = self._runs / f"{self.id}.json"
         self._folders: list[str] = []
+        self._namespaces: list[str] = []
+        self._left: list[str] = []
 
     def __enter__(self) -> Run:
         self._write()
@@ -71,15 +80,34 @@ class Run:
 
     def __exit__(self, *_: object) -> None:
         os.environ.pop(MARK, None)
-        self._file.unlink(missing_ok=True)
+        if not self._left:  # else the next start tries again
+            self._file.unlink(missing_ok=True)
 
     def owns(self, folder: Path) -> None:
         """Remembers a folder that is to be removed with the run."""
         self._folders.append(str(folder))
         self._write()
 
+    def owns_namespaces(self, names: Sequence[str]) -> None:
+        """Remembers network namespaces that are about to be made, and to be removed with the run."""
+        self._namespaces += names
+        self._write()
+
+    def end(self) -> list[str]:
+        """Ends every process of the run and removes its network namespaces; what is left."""
+        survivors = kill_all(marked(self.id), KILL_S)
+        kept = remove({*self._namespaces, *named_of(self.id)})
+        self._left = [f"process {p.pid}" for p in survivors]
+        self._left += [f"network namespace {name}" for name in kept]
+        return self._left
+
     def _write(self) -> None:
-        record = RunFile(run=self.id, runner=self._runner, folders=tuple(self._folders))
+        record = RunFile(
+            run=self.id,
+            runner=self._runner,
+            folders=tuple(self._folders),
+            namespaces=tuple(self._namespaces),
+        )
         temporary = self._file.with_suffix(".tmp")
         temporary.write_text(record.model_dump_json())
         temporary.replace(self._file)
@@ -97,12 +125,14 @@ def clean_up(folder: Path | None = None) -> list[Found]:
             continue
         left = list(marked(record.run))
         survivors = kill_all(left, KILL_S)
+        named = {n for n in (*record.namespaces, *named_of(record.run)) if (NAMED / n).exists()}
+        kept = remove(sorted(named))  # after the processes in them
         for name in record.folders:
             shutil.rmtree(name, ignore_errors=True)
-        if not survivors:
+        if not survivors and not kept:
             with contextlib.suppress(OSError):
                 file.unlink()
-        found.append(Found(record.run, len(left), len(survivors)))
+        found.append(Found(record.run, len(left), len(survivors), len(named), tuple(kept)))
     return found
 
 

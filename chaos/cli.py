@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,6 +14,14 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Break real groups on purpose, and see what holds.", no_args_is_help=True)
 
 PLAIN_WIDTH = 140
+
+
+class NetworkWish(str, Enum):
+    """What may lie between the gateways; `auto`: namespaces where they can be made."""
+
+    LOOPBACK = "loopback"
+    NAMESPACES = "namespaces"
+    AUTO = "auto"
 
 
 @app.command("list")
@@ -54,6 +63,10 @@ def run(
     port_base: Annotated[
         int, typer.Option(min=1024, max=29_000, help="Look for free ports from here.")
     ] = 28_000,
+    network: Annotated[
+        NetworkWish,
+        typer.Option(help="Between the gateways. Namespaces need root, iproute2 and iptables."),
+    ] = NetworkWish.LOOPBACK,
 ) -> None:
     """Runs scenarios on real processes; exit 1 if an invariant is broken.
 
@@ -63,6 +76,7 @@ def run(
     import asyncio
     import random
 
+    from chaos.network.choose import check, choose
     from chaos.progress import ConsoleProgress
     from chaos.report import as_dict, show, write_json, write_junit
     from chaos.runner import Planned, Runner
@@ -74,6 +88,8 @@ def run(
     planned = [Planned(load_scenario(path), _word(path)) for path in find(names)]
     chosen = random.SystemRandom().randrange(1 << 31) if seed is None else seed
     console = _console()
+    kind = choose(network.value, console.print)
+    check(kind, [item.scenario for item in planned])
     with ConsoleProgress(console, repeat * len(planned)) as progress:
         runner = Runner(
             planned,
@@ -83,6 +99,7 @@ def run(
             keep=keep,
             port_base=port_base,
             progress=progress,
+            network=kind,
         )
         outcome = asyncio.run(runner.run())
     report = as_dict(outcome, chosen)

@@ -14,17 +14,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from chaos.cleanup import MARK, Run, clean_up, marked
+from chaos.cleanup import MARK, Run, clean_up
 from chaos.errors import ChaosError
 from chaos.execution import execute
 from chaos.figures import figures
 from chaos.invariants.judge import judge
 from chaos.invariants.verdict import Verdict
+from chaos.layout import BASE_LIMITS
+from chaos.network.base import Kind
+from chaos.network.choose import make
 from chaos.scenario import Scenario, Topology
-from chaos.topology import BASE_LIMITS, Stage, free_ports
+from chaos.topology import Stage
 from federation.errors import MoonmeshError
 from federation.timeouts import timeout
-from local_group.state import kill_all
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 STOP_GROUPS_S = 60.0
@@ -49,6 +51,7 @@ class Result:
     word: str
     seed: int
     round: int
+    network: Kind = "loopback"
     seconds: float = 0.0
     verdicts: list[Verdict] = field(default_factory=list)
     error: str = ""
@@ -75,7 +78,8 @@ class Result:
     @property
     def again(self) -> str:
         """The command that repeats it."""
-        return f"moonmesh chaos run {self.word} --seed {self.seed}"
+        network = "" if self.network == "loopback" else f" --network {self.network}"
+        return f"moonmesh chaos run {self.word} --seed {self.seed}{network}"
 
 
 @dataclass
@@ -116,6 +120,7 @@ class Runner:
         seed: of every scenario; with `repeat`, round n has seed + n.
         retries: how often a scenario is run again of which only invariants broke that depend on time.
         keep: leave the folder, to look at the logs.
+        network: what lies between the gateways.
     """
 
     def __init__(
@@ -128,6 +133,7 @@ class Runner:
         keep: bool,
         port_base: int,
         progress: Progress,
+        network: Kind = "loopback",
     ) -> None:
         self._planned = planned
         self._seed = seed
@@ -136,6 +142,7 @@ class Runner:
         self._keep = keep
         self._port_base = port_base
         self._progress = progress
+        self._network = network
         self._outcome = Outcome()
         self._stop = asyncio.Event()
         self._stages = 0
@@ -147,7 +154,8 @@ class Runner:
         for found in clean_up():
             self._progress.say(
                 f"cleaned up after the run {found.run}, which was killed: "
-                f"{found.processes} processes, {found.survivors} of them could not be ended"
+                f"{found.processes} processes, {found.survivors} of them could not be ended; "
+                f"{found.namespaces} network namespaces, {len(found.kept)} could not be removed"
             )
         loop = asyncio.get_running_loop()
         work = asyncio.create_task(self._run())
@@ -179,17 +187,16 @@ class Runner:
                 run.owns(folder)
             try:
                 for topology, planned in _by_topology(self._planned):
-                    await self._on_topology(topology, planned, folder, run.id)
+                    await self._on_topology(topology, planned, folder, run)
             finally:
-                survivors = kill_all(marked(run.id), 5.0)
-                self._outcome.left += [f"process {p.pid}" for p in survivors]
+                self._outcome.left += run.end()
                 if self._keep or not self._outcome.held:
                     self._outcome.kept = folder
                 else:
                     shutil.rmtree(folder, ignore_errors=True)
 
     async def _on_topology(
-        self, topology: Topology, planned: Sequence[Planned], folder: Path, run: str
+        self, topology: Topology, planned: Sequence[Planned], folder: Path, run: Run
     ) -> None:
         stage: Stage | None = None
         rounds = range(self._repeat)
@@ -198,12 +205,12 @@ class Runner:
             while todo:
                 item, round_, retries = todo.popleft()
                 if stage is None:
-                    stage, why = await self._up(topology, folder)
+                    stage, why = await self._up(topology, folder, run)
                 if stage is None:
                     result = self._new(item, round_)
                     result.error = f"its topology did not start: {why}"
                 else:
-                    result = await self._one(stage, item, round_, run)
+                    result = await self._one(stage, item, round_, run.id)
                 if not result.held and result.by_time_alone and retries:
                     result.repeated = True
                     todo.appendleft((item, round_, retries - 1))
@@ -217,16 +224,22 @@ class Runner:
             if stage is not None:
                 await asyncio.shield(asyncio.ensure_future(self._down(stage)))
 
-    async def _up(self, topology: Topology, folder: Path) -> tuple[Stage | None, str]:
+    async def _up(self, topology: Topology, folder: Path, run: Run) -> tuple[Stage | None, str]:
         """A topology that runs; or None, and why not."""
         self._stages += 1
         place = folder / str(self._stages)
         place.mkdir()
         stage: Stage | None = None
         try:
-            stage = Stage(
-                topology, place, free_ports(topology, self._port_base), self._progress.say
+            network = make(
+                self._network,
+                topology,
+                place,
+                self._port_base,
+                f"{run.id}-{self._stages}",
+                run.owns_namespaces,
             )
+            stage = Stage(topology, place, network, self._progress.say)
             await stage.up(self._stop)
         except BaseException as error:
             if stage is not None:
@@ -238,11 +251,12 @@ class Runner:
 
     def _new(self, item: Planned, round_: int) -> Result:
         scenario = item.scenario
-        return Result(scenario.name, scenario.summary, item.word, self._seed + round_, round_)
+        seed = self._seed + round_
+        return Result(scenario.name, scenario.summary, item.word, seed, round_, self._network)
 
     async def _down(self, stage: Stage) -> None:
         with contextlib.suppress(MoonmeshError):
-            self._outcome.left += [f"group {name}" for name in await stage.down()]
+            self._outcome.left += await stage.down()
 
     async def _one(self, stage: Stage, item: Planned, round_: int, run: str) -> Result:
         scenario, seed = item.scenario, self._seed + round_
@@ -267,6 +281,8 @@ class Runner:
         if result.error:
             for name in list(stage.hostile):
                 await stage.stop_hostile(name)
+            with contextlib.suppress(MoonmeshError):
+                await stage.network.heal()
         result.seconds = time.monotonic() - began
         return result
 

@@ -111,13 +111,15 @@ class Link(_Step):
     to: GroupName
     both: bool = True
     """Also the other direction."""
-    mode: Literal["cut", "reset", "rate", "delay", "flap"]
+    mode: Literal["cut", "reset", "rate", "delay", "loss", "flap"]
     """`cut`: bytes stay where they are, and nothing says so. `reset`: connections are closed with RST
-    and new ones refused. `flap`: cut and healed in turn."""
+    and new ones refused. `flap`: cut and healed in turn. `loss`: in network namespaces alone."""
     mbit: Annotated[float, Field(strict=False, gt=0, le=100_000)] = 10.0
     """For `rate`: Mbit/s of each direction."""
     ms: Annotated[float, Field(strict=False, gt=0, le=10_000)] = 100.0
     """For `delay`: one way. For `flap`: how long each state lasts."""
+    share: Annotated[float, Field(strict=False, gt=0, lt=1)] = 0.05
+    """For `loss`: of the packets of each direction."""
 
     @model_validator(mode="after")
     def _two_groups(self) -> Link:

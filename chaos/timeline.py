@@ -13,6 +13,7 @@ from typing import Any
 
 from chaos.errors import ChaosError
 from chaos.faults.children import Burners
+from chaos.network.base import CLEAR, Fault, Mode
 from chaos.scenario import Burn, Hostile, Link, Signal, Step
 from chaos.topology import Stage
 
@@ -93,9 +94,11 @@ class TimeLine:
                     os.kill(pid, signal.SIGCONT)
         elif isinstance(step, Link):
             self._say(f"{step.mode} between {step.source} and {step.to}")
-            flapping = asyncio.create_task(self._flap(step)) if step.mode == "flap" else None
+            flapping: asyncio.Task[None] | None = None
             try:
-                if flapping is None:
+                if step.mode == "flap":
+                    flapping = asyncio.create_task(self._flap(step))
+                else:
                     await self._link(step, step.mode)
                 yield
             finally:
@@ -118,10 +121,11 @@ class TimeLine:
             finally:
                 await burners.stop()
 
-    async def _link(self, step: Link, mode: str) -> None:
+    async def _link(self, step: Link, mode: Mode) -> None:
+        fault = Fault(mode, step.mbit, step.ms, step.share) if mode != "clear" else CLEAR
         ways = [(step.source, step.to)] + [(step.to, step.source)] * step.both
         for source, to in ways:
-            await self._stage.proxy.change(source, to, mode, mbit=step.mbit, ms=step.ms)
+            await self._stage.network.change(source, to, fault)
 
     async def _flap(self, step: Link) -> None:
         while True:

@@ -15,39 +15,23 @@ from typing import Any
 import psutil
 
 from chaos.errors import ChaosError
-from chaos.faults.children import Helper, ProxyHandle
+from chaos.faults.children import Helper
+from chaos.layout import write
 from chaos.load.handle import EngineHandle
-from chaos.load.keys import ENVELOPES, GUEST
+from chaos.load.keys import GUEST
 from chaos.load.spec import EngineSpec
+from chaos.network.base import Network
 from chaos.record import PROBE
 from chaos.scenario import Hostile, Topology
-from federation.bench.groups import GroupSet, last_lines, moonmesh, toml_lines
+from federation.bench.groups import GroupSet, last_lines, moonmesh
 from federation.config import GroupFile
-from local_group.ports import PortUse, check_free
-from local_group.process_errors import GroupError
 from local_group.state import GroupState, read_state
 
-STEP = 100
-"""Ports of one group: its own from 0, the proxy's listeners from 60."""
-LISTENERS = 60
-PORTS_END = 30_000
-"""Below the ports that the kernel hands out by itself."""
 ALIVE_S = 20.0
 CONTACT_S = 15.0
 POLL_S = 0.05
 EXISTS_MS = 400
 """Deadline of calls of an engine that are given none."""
-BASE_LIMITS: dict[str, Any] = {
-    "hello_interval_ms": 200,
-    "staging_bytes": "64 MiB",
-    "bounce_bytes": "32 MiB",
-    "block_bytes_max": "4 MiB",
-    "view_blocks_per_peer": 200_000,
-    "peer_breaker_open_ms": 300,
-    "listing_interval_ms": 2000,
-    "peer_leased_bytes_min": "24 MiB",
-}
-"""Quick to notice, quick to return, and small enough that a flood meets them."""
 
 
 class Stage:
@@ -55,6 +39,7 @@ class Stage:
 
     Args:
         folder: where everything is written; short, for the sockets' sake.
+        network: between the gateways; the stage brings it up and down.
         say: told one line a step.
     """
 
@@ -62,11 +47,12 @@ class Stage:
         self,
         topology: Topology,
         folder: Path,
-        port_base: int,
+        network: Network,
         say: Callable[[str], None],
     ) -> None:
         self.topology = topology
         self.folder = folder
+        self.network = network
         self.engines: dict[str, EngineHandle] = {}
         self.probe: EngineHandle | None = None
         """An engine of the last group, which does nothing but read: its latency is that of the store."""
@@ -75,10 +61,7 @@ class Stage:
         self.base_rss: dict[str, int] = {}
         """Resident bytes of each gateway when all was up and nothing had happened."""
         self._say = say
-        names = [*topology.groups, *topology.hostile]
-        self._base = {name: port_base + i * STEP for i, name in enumerate(names)}
         self._set: GroupSet | None = None
-        self._proxy: ProxyHandle | None = None
         self._epochs = 0
         self.hostile: dict[str, Helper] = {}
 
@@ -90,13 +73,14 @@ class Stage:
         Raises:
             ChaosError: if that fails.
         """
-        self._write()
+        write(self.topology, self.network, self.folder)
         log = self.folder / "peer-init.log"
         if await moonmesh("peer", "init", str(self.folder), log=log, timeout=60) != 0:
             raise ChaosError(f"moonmesh peer init failed:\n{last_lines(log)}", where=str(log))
+        await self.network.up()
         configs = [self.folder / name / "group.toml" for name in self.topology.groups]
-        self._set = GroupSet(configs, self.folder, self._say, stop)
-        self._proxy = await ProxyHandle.start(self._links(), self.folder / "proxy.log")
+        inside = {name: self.network.inside(name) for name in self.topology.groups}
+        self._set = GroupSet(configs, self.folder, self._say, stop, inside)
         await self._set.up()
         if stop.is_set():
             return
@@ -112,7 +96,7 @@ class Stage:
             self.base_rss[name] = sum(p.memory_info().rss for p in self.gateway_processes(name))
 
     async def down(self) -> list[str]:
-        """Stops everything; the names of groups that could not be stopped."""
+        """Stops everything; what could not be stopped or removed."""
         for helper in list(self.hostile.values()):
             await helper.stop()
         self.hostile.clear()
@@ -120,10 +104,7 @@ class Stage:
         await asyncio.gather(*(engine.end() for engine in self.everyone().values()))
         self.engines, self.probe = {}, None
         left = await self._set.down() if self._set else []
-        if self._proxy is not None:
-            await self._proxy.stop()
-            self._proxy = None
-        return left
+        return [f"group {name}" for name in left] + await self.network.down()
 
     def everyone(self) -> dict[str, EngineHandle]:
         """The engines of the groups, and the probe."""
@@ -138,85 +119,19 @@ class Stage:
             guest=role == "engine"
             and any(GUEST in shared for shared in self.topology.hostile.values()),
         )
-        return await EngineHandle.start(spec, self.folder / f"{role}-{name}.log")
-
-    def _write(self) -> None:
-        topology = self.topology
-        for name, base in self._base.items():
-            group: dict[str, Any] = {
-                "name": name,
-                "data_dir": "d",
-                "port_base": base,
-                "master": {"lease_ttl_ms": topology.lease_ttl_ms},
-                "stores": {"count": topology.stores, "dram": topology.dram},
-                "gateway": {"peering": "peering.toml"},
-                "namespaces": ENVELOPES,
-                "limits": {**BASE_LIMITS, **topology.limits},
-            }
-            folder = self.folder / name
-            folder.mkdir()
-            (folder / "group.toml").write_text("\n".join(toml_lines(group)) + "\n")
-            (folder / "peering.toml").write_text(self._peering(name))
-
-    def _peering(self, name: str) -> str:
-        lines = [
-            'federation = "chaos"',
-            "[self]",
-            f'group = "{name}"',
-            'credentials = "credentials"',
-        ]
-        for other in self._base:
-            if other == name:
-                continue
-            shared = self._shared(name, other)
-            names = json.dumps(sorted(shared))
-            lines += [
-                "[[peers]]",
-                f'name = "{other}"',
-                f'address = "127.0.0.1:{self._address(name, other)}"',
-                f'key_file = "../{other}/credentials/identity.pub"',
-                f"export = {names}",
-                f"import = {names}",
-            ]
-        return "\n".join(lines) + "\n"
-
-    def _shared(self, one: str, other: str) -> set[str]:
-        every = set(ENVELOPES)
-        hostile = self.topology.hostile
-        return set(hostile.get(one, every)) & set(hostile.get(other, every))
-
-    def _address(self, name: str, other: str) -> int:
-        """The port where `name` reaches `other`: between real groups, a listener of the proxy."""
-        groups = self.topology.groups
-        if name in groups and other in groups:
-            return self._base[name] + LISTENERS + groups.index(other)
-        return self._base[other] + 2
-
-    def _links(self) -> list[dict[str, Any]]:
-        groups = self.topology.groups
-        return [
-            {
-                "source": a,
-                "to": b,
-                "listen": self._address(a, b),
-                "target": self._base[b] + 2,
-            }
-            for a in groups
-            for b in groups
-            if a != b
-        ]
+        log = self.folder / f"{role}-{name}.log"
+        return await EngineHandle.start(spec, log, self.network.inside(name))
 
     # What faults act on
 
-    @property
-    def proxy(self) -> ProxyHandle:
-        """The network between the groups."""
-        assert self._proxy is not None
-        return self._proxy
-
     def config(self, name: str) -> GroupFile:
-        """Of a real group."""
-        assert self._set is not None
+        """Of a real group.
+
+        Raises:
+            ChaosError: the topology broke off before there were groups.
+        """
+        if self._set is None:
+            raise ChaosError(f"group {name} was not started")
         return next(group for group in self._set.groups if group.name == name)
 
     def state(self, name: str) -> GroupState:
@@ -262,9 +177,7 @@ class Stage:
     def processes(self) -> list[psutil.Process]:
         """Everything of the topology but the engines."""
         found: list[psutil.Process] = []
-        pids = [helper.pid for helper in self.hostile.values()]
-        if self._proxy is not None:
-            pids.append(self._proxy.pid)
+        pids = [helper.pid for helper in self.hostile.values()] + self.network.pids
         for name in self.topology.groups:
             with contextlib.suppress(ChaosError):
                 for child in self.state(name).children.values():
@@ -296,11 +209,12 @@ class Stage:
         }
         file = self.folder / f"claims-{step.name}.json"
         file.write_text(json.dumps(claims))
+        port = self.network.places.peers_port(step.name)
         helper = await Helper.start(
             "chaos.hostile.peer",
             [
                 "-c", str(self.folder / step.name / "peering.toml"),
-                f"--listen=127.0.0.1:{self._base[step.name] + 2}",
+                f"--listen={self.network.listen(step.name)}:{port}",
                 f"--behaviour={step.answer}",
                 f"--attack={step.attack}",
                 f"--statements={step.statements}",
@@ -315,6 +229,7 @@ class Stage:
             ],
             f"the hostile peer {step.name}",
             self.folder / f"hostile-{step.name}.log",
+            inside=self.network.inside(step.name),
         )  # fmt: skip
         self.hostile[step.name] = helper
         return helper
@@ -390,20 +305,3 @@ class Stage:
             if not problems or time.monotonic() > end:
                 return problems
             await asyncio.sleep(POLL_S)
-
-
-def free_ports(topology: Topology, start: int) -> int:
-    """The first base from `start` where all ports of the topology are free.
-
-    Raises:
-        ChaosError: there is none.
-    """
-    places = len(topology.groups) + len(topology.hostile)
-    offsets = [*range(4), *range(10, 10 + topology.stores)]
-    offsets += [LISTENERS + i for i in range(len(topology.groups))]
-    for base in range(start, PORTS_END - places * STEP + 1, STEP):
-        ports = (base + place * STEP + offset for place in range(places) for offset in offsets)
-        with contextlib.suppress(GroupError):
-            check_free(PortUse("127.0.0.1", port, "a chaos run") for port in ports)
-            return base
-    raise ChaosError("no free ports", hint=f"looked from {start} to {PORTS_END}; see --port-base")

@@ -1,4 +1,4 @@
-"""Helper processes of faults: the proxy, burners, hostile peers. Each in a session of its own."""
+"""Helper processes of faults: the network's, burners, hostile peers. Each in a session of its own."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import math
 import os
 import signal
 import sys
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,9 @@ from chaos.errors import ChaosError
 from federation.timeouts import timeout as deadline
 
 READY_S = 20.0
+OK_S = 5.0
+ANSWERS = ("ready", "ok")
+"""Lines that can be waited for."""
 STOP_S = 3.0
 LINES_MAX = 4096
 
@@ -27,6 +31,8 @@ class Helper:
     def __init__(self, process: asyncio.subprocess.Process, what: str, log: Path) -> None:
         self.what = what
         self.lines: list[str] = []
+        self._counts: Counter[str] = Counter()
+        self._asked = 0
         self._process = process
         self._log = log
         self._news = asyncio.Event()
@@ -34,9 +40,20 @@ class Helper:
 
     @classmethod
     async def start(
-        cls, module: str, arguments: Sequence[str], what: str, log: Path, first: str = ""
+        cls,
+        module: str,
+        arguments: Sequence[str],
+        what: str,
+        log: Path,
+        *,
+        first: Mapping[str, Any] | None = None,
+        inside: Sequence[str] = (),
     ) -> Helper:
         """Starts `python -m module` and waits until it is ready.
+
+        Args:
+            first: sent to it at once, as JSON.
+            inside: what to put before the command: see `Network.inside`.
 
         Raises:
             ChaosError: if it does not become ready.
@@ -44,7 +61,7 @@ class Helper:
         stderr = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         try:
             process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", module, *arguments,
+                *inside, sys.executable, "-m", module, *arguments,
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=stderr,
@@ -53,8 +70,8 @@ class Helper:
         finally:
             os.close(stderr)
         helper = cls(process, what, log)
-        if first:
-            helper.send(first)
+        if first is not None:
+            helper.send(json.dumps(first))
         try:
             await helper.wait_for("ready", 1, READY_S)
         except BaseException:
@@ -72,6 +89,16 @@ class Helper:
         assert self._process.stdin is not None
         self._process.stdin.write(line.encode() + b"\n")
 
+    async def ask(self, change: Mapping[str, Any]) -> None:
+        """Sends it, as JSON, and waits for the `ok`.
+
+        Raises:
+            ChaosError: there is none.
+        """
+        self.send(json.dumps(change))
+        self._asked += 1
+        await self.wait_for("ok", self._asked, OK_S)
+
     async def wait_for(self, line: str, count: int, timeout: float) -> None:
         """Waits until it has said `line` `count` times.
 
@@ -80,7 +107,7 @@ class Helper:
         """
         try:
             async with deadline(timeout):
-                while self.lines.count(line) < count:
+                while self._counts[line] < count:
                     if self._reader.done():
                         raise ChaosError(f"{self.what} ended", where=str(self._log))
                     self._news.clear()
@@ -111,44 +138,14 @@ class Helper:
         assert self._process.stdout is not None
         try:
             async for raw in self._process.stdout:
+                line = raw.decode(errors="replace").rstrip("\n")
                 if len(self.lines) < LINES_MAX:
-                    self.lines.append(raw.decode(errors="replace").rstrip("\n"))
+                    self.lines.append(line)
+                if line in ANSWERS:
+                    self._counts[line] += 1
                 self._news.set()
         finally:
             self._news.set()
-
-
-class ProxyHandle:
-    """The running proxy: see `chaos.faults.proxy`."""
-
-    def __init__(self, helper: Helper) -> None:
-        self._helper = helper
-        self._changes = 0
-
-    @classmethod
-    async def start(cls, links: Sequence[dict[str, Any]], log: Path) -> ProxyHandle:
-        """Starts it with these links."""
-        first = json.dumps({"links": list(links)})
-        return cls(await Helper.start("chaos.faults.proxy", [], "the proxy", log, first))
-
-    @property
-    def pid(self) -> int:
-        """Of the process."""
-        return self._helper.pid
-
-    async def change(
-        self, source: str, to: str, mode: str, *, mbit: float = 0.0, ms: float = 0.0
-    ) -> None:
-        """Breaks or heals the direction from `source` to `to`."""
-        self._helper.send(
-            json.dumps({"source": source, "to": to, "mode": mode, "mbit": mbit, "ms": ms})
-        )
-        self._changes += 1
-        await self._helper.wait_for("ok", self._changes, 5.0)
-
-    async def stop(self) -> None:
-        """Ends it."""
-        await self._helper.stop()
 
 
 class Burners:

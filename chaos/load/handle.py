@@ -8,7 +8,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +33,11 @@ class EngineHandle:
         self._reader = asyncio.create_task(self._read())
 
     @classmethod
-    async def start(cls, spec: EngineSpec, log: Path) -> EngineHandle:
+    async def start(cls, spec: EngineSpec, log: Path, inside: Sequence[str] = ()) -> EngineHandle:
         """Starts an engine and waits until its stores are open.
+
+        Args:
+            inside: what to put before the command: see `Network.inside`.
 
         Raises:
             ChaosError: if they do not open.
@@ -42,7 +45,7 @@ class EngineHandle:
         stderr = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         try:
             process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "chaos.load.process",
+                *inside, sys.executable, "-m", "chaos.load.process",
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=stderr,

@@ -131,15 +131,22 @@ def toml_lines(table: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator
             yield from toml_lines(value, (*path, key))
 
 
-async def moonmesh(*args: str, log: Path, timeout: float, stop: asyncio.Event | None = None) -> int:
+async def moonmesh(
+    *args: str,
+    log: Path,
+    timeout: float,
+    stop: asyncio.Event | None = None,
+    inside: Sequence[str] = (),
+) -> int:
     """Run `moonmesh ARGS` in a process group of its own, output to `log`; returns its exit code.
 
     It is stopped (SIGTERM, then SIGKILL) after `timeout` seconds, or when `stop` is set; the code
-    is negative then.
+    is negative then. `inside` is put before the command: what runs it somewhere else.
     """
     out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     try:
         process = await asyncio.create_subprocess_exec(
+            *inside,
             sys.executable,
             "-m",
             "federation.cli",
@@ -174,14 +181,23 @@ class GroupSet:
         logs: folder for the commands' output; it exists.
         say: told one line a step.
         stop: set when the run is to end early: `up` then gives up.
+        inside: per group, what to put before its commands, so that it runs somewhere else.
     """
 
-    def __init__(self, configs: Sequence[Path], logs: Path, say: Say, stop: asyncio.Event) -> None:
+    def __init__(
+        self,
+        configs: Sequence[Path],
+        logs: Path,
+        say: Say,
+        stop: asyncio.Event,
+        inside: Mapping[str, Sequence[str]] | None = None,
+    ) -> None:
         self.configs = list(configs)
         self.groups = [load_group(path) for path in configs]
         self._logs = logs
         self._say = say
         self._stop = stop
+        self._inside = inside or {}
 
     def _log(self, name: str) -> Path:
         return self._logs / f"{name}.up-down.log"
@@ -195,8 +211,15 @@ class GroupSet:
         names = ", ".join(g.name for g in self.groups)
         self._say(f"starting {names}")
         codes = await self._each(
-            lambda path, log: moonmesh(
-                "up", "-c", str(path), "--detach", log=log, timeout=UP_S, stop=self._stop
+            lambda path, log, inside: moonmesh(
+                "up",
+                "-c",
+                str(path),
+                "--detach",
+                log=log,
+                timeout=UP_S,
+                stop=self._stop,
+                inside=inside,
             )
         )
         if self._stop.is_set():
@@ -212,13 +235,17 @@ class GroupSet:
     async def down(self) -> list[str]:
         """Stop all groups; returns the names of those that could not be stopped."""
         codes = await self._each(
-            lambda path, log: moonmesh("down", "-c", str(path), log=log, timeout=DOWN_S)
+            lambda path, log, inside: moonmesh(
+                "down", "-c", str(path), log=log, timeout=DOWN_S, inside=inside
+            )
         )
         return [g.name for g, code in zip(self.groups, codes, strict=True) if code != 0]
 
-    async def _each(self, run: Callable[[Path, Path], Awaitable[int]]) -> list[int]:
+    async def _each(self, run: Callable[[Path, Path, Sequence[str]], Awaitable[int]]) -> list[int]:
         pairs = zip(self.configs, self.groups, strict=True)
-        return await asyncio.gather(*(run(path, self._log(g.name)) for path, g in pairs))
+        return await asyncio.gather(
+            *(run(path, self._log(g.name), self._inside.get(g.name, ())) for path, g in pairs)
+        )
 
     async def status(self) -> list[dict[str, Any]]:
         """What each gateway says of itself; an empty dict for one that does not answer."""

@@ -10,10 +10,10 @@ import pytest
 from chaos.invariants.judge import cap_bytes, judge
 from chaos.invariants.parameters import Invariants
 from chaos.invariants.verdict import Verdict
+from chaos.layout import BASE_LIMITS
 from chaos.load.spec import Audit, Sample, Totals
 from chaos.record import PROBE, Pass, Record, Usage
 from chaos.scenario import Scenario
-from chaos.topology import BASE_LIMITS
 from local_group.config import MIB
 
 BEGIN, FAULT, HEALED, END = 100.0, 101.0, 102.0, 105.0

@@ -173,8 +173,7 @@ def test_guards_that_are_not_at_rest_are_one_line() -> None:
         "guards of west out: breaker open, failed lately (error 5), refused lately (breaker 1), "
         "retries left 1 of 2; in: refused lately (window 1), leased 1.5 of 64 MiB"
     ]
-    status = guards["west"].status(1000.0)
-    assert guards_shown(status["outgoing"], status["incoming"]) == [
+    assert guards_shown(out.status(1000.0), into.status(1000.0)) == [
         "guards of west out: breaker half_open, retries left 1 of 2"
     ], "what is long past is not told"
 

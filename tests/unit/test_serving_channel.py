@@ -325,6 +325,7 @@ async def test_a_verdict_is_told_when_it_changes_and_to_each_new_process(tmp_pat
         Feed(holdings, []),
         doubt,
         gone=lambda fingerprint, key, since: None,
+        lost=lambda: None,
         refusals=RefusalLog(),
         on_problem=lambda what: None,
     )

@@ -1,0 +1,1 @@
+"""The network between the gateways of a topology: loopback with a proxy, or network namespaces."""
