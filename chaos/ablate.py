@@ -6,15 +6,40 @@ Guards are switched off by an environment variable that gateways and engines acc
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from chaos.runner import Outcome
+from chaos.runner import Outcome, Result
 from federation.limits.names import GuardName
 from federation.limits.switches import PERMIT, VARIABLE
 
 NONE = "(all guards on)"
+NOT_RUN = "could not be run"
+
+UNIT_TESTS: Mapping[GuardName, tuple[str, str]] = {
+    GuardName.BREAKER: ("test_guard", "failures_open_the_breaker"),
+    GuardName.RETRY_AFTER: ("test_guard", "who_says_when"),
+    GuardName.REQUESTS: ("test_guard", "calls_of_all_kinds"),
+    GuardName.STREAMS: ("test_guard_wire", "one_stream_too_many"),
+    GuardName.CATALOGS: ("test_guard_wire", "catalog_questions"),
+    GuardName.STAGING: ("test_guard_puller", "blocks_of_one_peer"),
+    GuardName.WINDOW: ("test_guard", "memory_for_serves"),
+    GuardName.CATALOG_BYTES: ("test_guard_link", "a_catalog_without_end"),
+    GuardName.REQUEST_RATE: ("test_guard", "requests_a_second"),
+    GuardName.HELLO_RATE: ("test_guard_wire", "hellos_above_the_rate"),
+    GuardName.BYTE_RATE: ("test_guard_wire", "a_serve_is_no_faster"),
+    GuardName.CATALOG_RATE: ("test_guard_wire", "snapshots"),
+    GuardName.RETRIES: ("test_guard_puller", "retries"),
+    GuardName.LEASES: ("test_guard_wire", "leased_bytes"),
+    GuardName.HOPS: ("test_guard_puller", "too_many_borders"),
+    GuardName.DIGEST: ("test_puller", "a_wrong_digest"),
+    GuardName.SLOW: ("test_guard_verdict", "too_slowly"),
+    GuardName.STALL: ("test_guard_link", "nothing_comes"),
+    GuardName.HONESTY: ("test_guard_verdict", "a_liar"),
+}
+"""Module and part of the name of the test that holds each guard at its limit: what stands in the table
+where no scenario broke."""
 
 
 @dataclass(frozen=True)
@@ -23,6 +48,10 @@ class Row:
 
     guard: str
     broken: dict[str, list[str]]
+    found: dict[tuple[str, str], str] = field(default_factory=dict)
+    """Scenario and invariant to the figure, and what it should have been."""
+    whole: bool = True
+    """False: interrupted before all scenarios were run."""
 
 
 def ablate(guards: Sequence[GuardName], run: Callable[[str], Outcome]) -> Iterator[Row]:
@@ -39,16 +68,28 @@ def ablate(guards: Sequence[GuardName], run: Callable[[str], Outcome]) -> Iterat
         with _off(guard):
             outcome = run(name)
         broken: dict[str, list[str]] = {}
+        found: dict[tuple[str, str], str] = {}
         for result in outcome.results:
-            names = ["could not be run"] if result.error else [v.name for v in result.broken]
-            fresh = [n for n in names if guard is None or (result.name, n) not in already]
+            wrong = _wrong(result)
+            fresh = [n for n in wrong if guard is None or (result.name, n) not in already]
             if fresh:
                 broken[result.name] = fresh
+                found |= {(result.name, n): wrong[n] for n in fresh}
             if guard is None:
-                already |= {(result.name, n) for n in names}
-        yield Row(name, broken)
+                already |= {(result.name, n) for n in wrong}
+        yield Row(name, broken, found, whole=not outcome.interrupted)
         if outcome.interrupted:
             return
+
+
+def _wrong(result: Result) -> dict[str, str]:
+    """What did not hold, with its figure."""
+    if result.error:
+        return {NOT_RUN: result.error.splitlines()[0][:80]}
+    return {
+        v.name: f"{'nothing' if v.value is None else f'{v.value:.6g}'}, and not {v.limit}"
+        for v in result.broken
+    }
 
 
 @contextmanager
@@ -66,13 +107,34 @@ def _off(guard: GuardName | None) -> Iterator[None]:
                 os.environ[name] = value
 
 
-def as_markdown(rows: Sequence[Row], command: str) -> str:
+def machine_line() -> str:
+    """Cores, and how busy they are now: who else runs decides how late calls are."""
+    return f"{len(os.sched_getaffinity(0))} cores, load {os.getloadavg()[0]:.1f} before it began"
+
+
+def as_markdown(rows: Sequence[Row], command: str, seed: int, machine: str) -> str:
     """The table for docs/."""
     lines = [
-        "| guard off | what breaks: scenario (invariants) |",
+        "| guard off | what breaks: scenario (invariant: what was found) |",
         "| --- | --- |",
+        *(f"| {row.guard} | {_cell(row)} |" for row in rows),
+        "",
+        f"Made by `{command}`, seed {seed}, on {machine}.",
     ]
-    for row in rows:
-        cells = [f"{name} ({', '.join(broken)})" for name, broken in row.broken.items()]
-        lines.append(f"| {row.guard} | {'; '.join(cells) or 'nothing'} |")
-    return "\n".join([*lines, "", f"Made by `{command}`."]) + "\n"
+    return "\n".join(lines) + "\n"
+
+
+def _cell(row: Row) -> str:
+    cells = []
+    for scenario, names in row.broken.items():
+        each = [
+            f"{name}: {row.found[scenario, name]}" if (scenario, name) in row.found else name
+            for name in names
+        ]
+        cells.append(f"{scenario} ({'; '.join(each)})")
+    if not row.whole:
+        cells.append("interrupted: not all scenarios were run")
+    if not cells and row.guard != NONE:
+        module, test = UNIT_TESTS[GuardName(row.guard)]
+        cells.append(f"no scenario; `{module}: {test}` does")
+    return "<br>".join(cells).replace("|", r"\|") or "nothing"

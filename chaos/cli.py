@@ -143,7 +143,7 @@ def ablate(
     """
     import asyncio
 
-    from chaos.ablate import Row, as_markdown
+    from chaos.ablate import Row, as_markdown, machine_line
     from chaos.ablate import ablate as each
     from chaos.progress import ConsoleProgress
     from chaos.runner import Outcome, Planned, Runner
@@ -169,11 +169,16 @@ def ablate(
             return asyncio.run(runner.run())
 
     rows: list[Row] = []
+    machine = machine_line()
+
+    def table() -> str:
+        return as_markdown(rows, command_line(), seed, machine)
+
     for row in each([known[name] for name in guard or known], run_all):
         rows.append(row)
         if markdown is not None:  # after each: a long run that ends early has not been in vain
-            markdown.write_text(as_markdown(rows, command_line()))
-    console.print(as_markdown(rows, command_line()), markup=False)
+            markdown.write_text(table())
+    console.print(table(), markup=False)
 
 
 def _word(path: Path) -> str:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from typing import NamedTuple
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import psutil
 
@@ -13,7 +14,7 @@ from chaos.record import Usage
 from chaos.topology import Stage
 
 USAGE_S = 0.25
-STATUS_S = 1.0
+STATUS_S = 0.3
 
 
 class Process(NamedTuple):
@@ -74,7 +75,23 @@ class Monitor:
                 staging = status.get("staging", {})
                 held = int(staging.get("bytes", 0)) + int(staging.get("reserved", 0))
                 self._usage[name].staging = max(self._usage[name].staging, held)
+                most = self._usage[name].guards
+                for number, value in guard_numbers(status):
+                    most[number] = max(most.get(number, value), value)
             await asyncio.sleep(STATUS_S)
+
+
+def guard_numbers(status: dict[str, Any]) -> Iterator[tuple[str, float]]:
+    """`peer.direction.name` and value, of every number that a gateway's guards show."""
+    for peer in status.get("peers", []):
+        for direction, shown in peer.get("guards", {}).items():
+            calls = shown.get("open", {})
+            counts = {f"open_{kind}": n for kind, n in calls.items()} | {
+                "open": sum(calls.values())
+            }
+            for name, value in (shown | counts).items():
+                if isinstance(value, (int, float)):
+                    yield f"{peer['name']}.{direction}.{name}", value
 
 
 class CpuMeter:

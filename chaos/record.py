@@ -33,6 +33,8 @@ class Usage:
     """Bytes in staging and reserved for it."""
     seen: int = 0
     """Times it was looked at."""
+    guards: dict[str, float] = field(default_factory=dict)
+    """The numbers that its guards show in `status`: `peer.direction.name` to the most of each."""
 
 
 @dataclass

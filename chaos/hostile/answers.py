@@ -6,7 +6,8 @@ import asyncio
 import enum
 import os
 import struct
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+import zlib
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -15,8 +16,14 @@ from federation.identity import Fingerprint, block_digest
 from federation.transfer.frames import HEADER_BYTES, Encoder
 
 BLOCK_BYTES = 4096
-MESSAGE_BYTES = 1 << 20
+MESSAGE_BYTES = 1 << 18
 DRIP_S = 1.0
+SLUGGISH_S = 0.35
+"""How long a sluggish peer takes for any answer."""
+HUGE_BYTES = 1 << 20
+"""Where there is room for as much, a block is as large as the room."""
+PATCHES = 4
+"""A patchy peer lacks one block in so many: too few for a liar."""
 
 Content = Callable[[str], bytes]
 """The bytes that an honest group would hold under a key."""
@@ -53,6 +60,16 @@ class Answer(str, enum.Enum):
     """Stops in the middle of a block, and keeps the stream open."""
     DRIP = "drip"
     """Sends a byte a second."""
+    SLUGGISH = "sluggish"
+    """The honest answer, whole and late."""
+    PATCHY = "patchy"
+    """Lacks some of what it claims."""
+    HUGE = "huge"
+    """Blocks as large as the asker has room for, with valid digests."""
+    TRAVELLED = "travelled"
+    """Poison that has come through another group: what is read of it shows."""
+    BUSY = "busy"
+    """Has no room, and says when it may have some. See `chaos.hostile.peer`."""
 
 
 def honest_block(key: str) -> bytes:
@@ -71,13 +88,15 @@ def load_content(blocks: BlockBytes) -> Content:
     return content
 
 
-def _blocks(keys: Sequence[str], make: Callable[[str], tuple[bytes, bytes]]) -> list[bytes]:
+def _blocks(
+    keys: Sequence[str], make: Callable[[str], tuple[bytes, bytes]], hops: int = 0
+) -> list[bytes]:
     """Messages with `make(key)`, digest and bytes, for each key."""
     encoder = Encoder(MESSAGE_BYTES)
     messages: list[bytes] = []
     for index, key in enumerate(keys):
         digest, data = make(key)
-        messages += encoder.block(index, digest, memoryview(data))
+        messages += encoder.block(index, digest, memoryview(data), hops)
     return [*messages, encoder.end()]
 
 
@@ -137,6 +156,27 @@ def _wrong_namespace(
     return _blocks(keys, make)
 
 
+def _travelled(fingerprint: Fingerprint, keys: Sequence[str], content: Content) -> list[bytes]:
+    def make(key: str) -> tuple[bytes, bytes]:
+        data = bytes(byte ^ 0xFF for byte in content(key))
+        return block_digest(fingerprint, key, data), data
+
+    return _blocks(keys, make, hops=1)
+
+
+def _patchy(fingerprint: Fingerprint, keys: Sequence[str], content: Content) -> list[bytes]:
+    encoder = Encoder(MESSAGE_BYTES)
+    messages: list[bytes] = []
+    for index, key in enumerate(keys):
+        if zlib.crc32(key.encode()) % PATCHES:
+            data = content(key)
+            digest = block_digest(fingerprint, key, data)
+            messages += encoder.block(index, digest, memoryview(data))
+        else:
+            messages += encoder.missing(index)
+    return [*messages, encoder.end()]
+
+
 def _wrong_size(fingerprint: Fingerprint, keys: Sequence[str], content: Content) -> list[bytes]:
     return [struct.pack("<BBHII16s", 1, 1, 0, 0, 1 << 30, bytes(16)) + bytes(1000)]
 
@@ -171,16 +211,47 @@ MESSAGES: Mapping[Answer, Callable[[Fingerprint, Sequence[str], Content], list[b
     Answer.GARBAGE: _garbage,
     Answer.CUT: _cut,
     Answer.NOTHING: _nothing,
+    Answer.PATCHY: _patchy,
+    Answer.TRAVELLED: _travelled,
 }
 """The answers that are sent as fast as they are taken."""
 
 
+def _huge(
+    fingerprint: Fingerprint, keys: Sequence[str], content: Content, room: Sequence[int]
+) -> Iterator[bytes]:
+    encoder = Encoder(MESSAGE_BYTES)
+    for index, key in enumerate(keys):
+        data = content(key)
+        if index < len(room) and room[index] >= HUGE_BYTES:
+            data = data.ljust(room[index], b"\0")
+        yield from encoder.block(index, block_digest(fingerprint, key, data), memoryview(data))
+    yield encoder.end()
+
+
 async def answer(
-    how: Answer, fingerprint: Fingerprint, keys: Sequence[str], content: Content
+    how: Answer,
+    fingerprint: Fingerprint,
+    keys: Sequence[str],
+    content: Content,
+    room: Sequence[int] = (),
 ) -> AsyncIterator[bytes]:
-    """The messages of one answer."""
+    """The messages of one answer.
+
+    Args:
+        room: bytes that the asker has for each key; none: unknown.
+    """
     if how in MESSAGES:
         for message in MESSAGES[how](fingerprint, keys, content):
+            yield message
+        return
+    if how is Answer.SLUGGISH:
+        await asyncio.sleep(SLUGGISH_S)
+        for message in _honest(fingerprint, keys, content):
+            yield message
+        return
+    if how is Answer.HUGE:
+        for message in _huge(fingerprint, keys, content, room):
             yield message
         return
     if how is Answer.STALL:

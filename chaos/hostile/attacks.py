@@ -7,11 +7,12 @@ import contextlib
 import enum
 import os
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 
 import grpc.aio
 
+from chaos.hostile.books import Books
+from chaos.hostile.holding import Holder
 from federation.identity import Fingerprint
 from federation.peers.link import CATALOG_METHOD, HELLO_METHOD, PULL_METHOD
 from moonmesh.v1 import peer_pb2
@@ -25,6 +26,9 @@ PIN_KEYS = 512
 CALL_S = 5.0
 PAUSE_S = 0.001
 """After a call that was refused: a flood that starves itself is none."""
+LOOK_UPS = 8
+SNAPSHOTS = 2
+HELD_STREAMS = 12
 
 
 class Attack(str, enum.Enum):
@@ -43,30 +47,20 @@ class Attack(str, enum.Enum):
     """Pulls every block of the target every few seconds, so that all of them stay leased."""
     SLOW_READER = "slow-reader"
     """Pulls everything, and takes none of it: what is on its way stays in the target's memory."""
+    LOOKUPS = "lookups"
+    """Asks for one unknown block, again and again: little work, and many requests."""
+    SNAPSHOTS = "snapshots"
+    """Asks for the whole catalog again as soon as it has it."""
+    POLLS = "polls"
+    """Keeps many questions open for what is new in one namespace."""
+    HOLD = "hold"
+    """Begins many pulls that it does not read, and then keeps questions open as well."""
+    DRAIN = "drain"
+    """Pulls all that the target holds, over and over, as fast as it comes."""
 
 
-class Books:
-    """What the attacker was given, for the report."""
-
-    def __init__(self, window_s: float) -> None:
-        self.calls = 0
-        self.refused = 0
-        self.bytes = 0
-        self.window_bytes_max = 0
-        """Most bytes within any `window_s`."""
-        self._window_s = window_s
-        self._recent: deque[tuple[float, int]] = deque()
-        self._in_window = 0
-
-    def got(self, size: int) -> None:
-        """Bytes of blocks arrived."""
-        now = time.monotonic()
-        self.bytes += size
-        self._recent.append((now, size))
-        self._in_window += size
-        while self._recent and self._recent[0][0] < now - self._window_s:
-            self._in_window -= self._recent.popleft()[1]
-        self.window_bytes_max = max(self.window_bytes_max, self._in_window)
+TASKS = {Attack.LOOKUPS: LOOK_UPS, Attack.SNAPSHOTS: SNAPSHOTS, Attack.DRAIN: 2}
+"""Calls open at once, where it is not `FLOOD_TASKS`."""
 
 
 class Attacker:
@@ -99,25 +93,41 @@ class Attacker:
 
     async def run(self, attack: Attack) -> None:
         """Attacks until it is cancelled."""
+        began = time.monotonic()
+        try:
+            await self._run(attack)
+        finally:
+            self.books.seconds = time.monotonic() - began
+
+    async def _run(self, attack: Attack) -> None:
         if attack is Attack.CONNECTIONS:
             await self._connections()
             return
         if attack is Attack.PIN:
             await self._pin()
             return
+        if attack in (Attack.POLLS, Attack.HOLD):
+            await Holder(self._channel, self.books, self._snapshot(), self._pull(self._keys)).run(
+                streams=HELD_STREAMS if attack is Attack.HOLD else 0
+            )
+            return
         works = {
             Attack.HELLOS: self._one_hello,
             Attack.REQUESTS: self._one_request,
             Attack.CATALOGS: self._one_catalog,
             Attack.SLOW_READER: self._take_nothing,
+            Attack.LOOKUPS: self._one_lookup,
+            Attack.SNAPSHOTS: self._one_catalog,
+            Attack.DRAIN: self._drain,
         }
+        tasks = TASKS.get(attack, FLOOD_TASKS)
         if attack in works:
             channels = [self._channel() for _ in range(4)]
             async with contextlib.AsyncExitStack() as stack:
                 for channel in channels:
                     await stack.enter_async_context(channel)
                 await asyncio.gather(
-                    *(self._again(works[attack], channels[i % 4]) for i in range(FLOOD_TASKS))
+                    *(self._again(works[attack], channels[i % 4]) for i in range(tasks))
                 )
 
     async def _again(self, work: Callable[..., object], channel: grpc.aio.Channel) -> None:
@@ -125,6 +135,7 @@ class Attacker:
             self.books.calls += 1
             try:
                 await work(channel)  # type: ignore[misc]
+                self.books.served += 1
             except grpc.aio.AioRpcError:
                 self.books.refused += 1
                 await asyncio.sleep(PAUSE_S)
@@ -141,8 +152,16 @@ class Attacker:
         await self._stream(channel, PULL_METHOD, request.SerializeToString())
 
     async def _one_catalog(self, channel: grpc.aio.Channel) -> None:
-        request = peer_pb2.CatalogRequest(fingerprint=self._fingerprint)
-        await self._stream(channel, CATALOG_METHOD, request.SerializeToString())
+        await self._stream(channel, CATALOG_METHOD, self._snapshot())
+
+    async def _one_lookup(self, channel: grpc.aio.Channel) -> None:
+        await self._stream(channel, PULL_METHOD, self._pull([os.urandom(8).hex()]))
+
+    async def _drain(self, channel: grpc.aio.Channel) -> None:
+        await self._stream(channel, PULL_METHOD, self._pull(self._keys[:FLOOD_KEYS]))
+
+    def _snapshot(self) -> bytes:
+        return bytes(peer_pb2.CatalogRequest(fingerprint=self._fingerprint).SerializeToString())
 
     async def _take_nothing(self, channel: grpc.aio.Channel) -> None:
         call = channel.unary_stream(PULL_METHOD)(

@@ -29,13 +29,13 @@ from pydantic import BaseModel, ConfigDict
 from chaos.hostile.answers import Answer, Content, answer, honest_block, load_content
 from chaos.hostile.attacks import Attack, Attacker
 from chaos.hostile.statements import Speaker
-from chaos.load.keys import ENVELOPES, chain, contents
+from chaos.load.keys import ENVELOPES, chain, contents, owner
 from federation.catalog.log import HoldingsLog
 from federation.catalog.wire import pages, position_to_wire
 from federation.config import Limits
 from federation.identity import Envelope, Fingerprint, key_hash
 from federation.peering import Peering, load_peering
-from federation.peers.link import CATALOG_METHOD, HELLO_METHOD, PULL_METHOD
+from federation.peers.link import CATALOG_METHOD, HELLO_METHOD, PULL_METHOD, RETRY_AFTER
 from federation.timeouts import timeout
 from federation.trust.credentials import Credentials, load_credentials
 from moonmesh.v1 import peer_pb2
@@ -47,6 +47,10 @@ GIANT_PAGE_BYTES = 480 * 1024
 """Hashes in one page of a catalog without end: as many as fit a control message."""
 NICE = 10
 """It stands for another machine: here it must not take the cores that only a test makes it share."""
+NARROW = (("grpc.http2.bdp_probe", 0),)
+"""What is not read shall wait at the target, and not in a window that gRPC has made larger."""
+BUSY_MS = 2000
+"""After which a busy peer says that it may be asked again."""
 CATALOGS = ("claims", "giant", "stall")
 
 
@@ -165,7 +169,11 @@ class HostilePeer:
         print(f"pulled {self.pulls}", flush=True)
         fingerprint = Fingerprint(request.fingerprint)
         content = self._known.get(fingerprint, honest_block)
-        async for message in answer(self._behaviour, fingerprint, list(request.keys), content):
+        if self._behaviour is Answer.BUSY:
+            told = ((RETRY_AFTER, str(BUSY_MS)),)
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "no room", told)
+        keys, room = list(request.keys), list(request.max_sizes)
+        async for message in answer(self._behaviour, fingerprint, keys, content, room):
             yield message
 
 
@@ -197,7 +205,8 @@ async def _serve(arguments: argparse.Namespace) -> None:
     peer.awake.set()
     if arguments.attack != Attack.NONE.value:
         fingerprint = next(iter(known))
-        attacker = _attacker(peering, credentials, speaker, fingerprint, claims, arguments)
+        held = [key for key in claims if owner(key) == arguments.target] or claims
+        attacker = _attacker(peering, credentials, speaker, fingerprint, held, arguments)
         attack = asyncio.create_task(attacker.run(Attack(arguments.attack)))
     await stop.wait()
     if attack is not None:
@@ -238,6 +247,7 @@ def _attacker(
         *credentials.channel_options(target.name),
         ("grpc.max_receive_message_length", -1),
         ("grpc.use_local_subchannel_pool", 1),
+        *NARROW,
     ]
 
     def channel() -> grpc.aio.Channel:

@@ -6,7 +6,7 @@ from collections import Counter as Count
 from collections.abc import Callable
 from typing import Any
 
-from chaos.invariants import comparison
+from chaos.invariants import comparison, guarding
 from chaos.invariants.parameters import (
     Acknowledged,
     Bounded,
@@ -57,11 +57,14 @@ def judge(record: Record, limits: dict[str, Any]) -> list[Verdict]:
         (wanted.felt, _felt),
         (wanted.hits, _hits),
         (wanted.returns, _returns),
+        (wanted.waits, guarding.waits),
         (wanted.local_p99, _local_p99),
         (wanted.contained, _contained),
         (wanted.leased, lambda r, p: _leased(r, p, limits)),
         *((counter, _counter) for counter in wanted.counters),
         *((refused, _refused) for refused in wanted.refused),
+        *((book, guarding.booked) for book in wanted.books),
+        *((held, guarding.peak) for held in wanted.peaks),
     ]
     found = []
     for parameters, rule in rules:

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+from local_group.config import parse_size
 
 _Share = Annotated[float, Field(strict=False, ge=0, le=1)]
 _Amount = Annotated[float, Field(strict=False, ge=0)]
@@ -99,6 +101,41 @@ class Hits(Parameters):
     """Share of fresh blocks that were found while it lasted."""
 
 
+class Waits(Parameters):
+    """Reads of chains of peers do not wait for the peer that fails."""
+
+    median_ms: _Amount
+    """At most so long did half of those that began while the fault lasted take."""
+    calls: Annotated[int, Field(ge=1)] = 10
+    """Fewer show nothing."""
+
+
+class Booked(Parameters):
+    """What a hostile peer has counted itself: what it was given, or how often it was asked."""
+
+    name: str
+    """Of the hostile peer."""
+    what: str
+    """One of its books: `pulls`, `calls`, `served`, `bytes`, ..."""
+    at_least: Annotated[int, Field(ge=0)] = 1
+    """Less shows nothing."""
+    at_most: Annotated[int, BeforeValidator(parse_size), Field(ge=0)]
+    per_s: bool = False
+    """Over the seconds that its attack went on."""
+
+
+class Peak(Parameters):
+    """The most that a gateway's guard of one peer was seen to hold."""
+
+    group: str
+    peer: str
+    what: Annotated[str, Field(pattern=r"^(incoming|outgoing)\.[a-z_]+$")]
+    """A number in `status`, e.g. `incoming.memory_bytes`."""
+    at_least: Annotated[int, Field(ge=0)] = 1
+    """Less shows nothing."""
+    at_most: Annotated[int, BeforeValidator(parse_size), Field(ge=0)]
+
+
 class LocalP99(Parameters):
     """Local hits of the last group are as fast as with an equal CPU burner in place of the fault."""
 
@@ -169,6 +206,9 @@ class Invariants(BaseModel):
     returns: Returns | None = None
     felt: Felt | None = None
     hits: Hits | None = None
+    waits: Waits | None = None
+    books: Annotated[tuple[Booked, ...], Field(strict=False)] = ()
+    peaks: Annotated[tuple[Peak, ...], Field(strict=False)] = ()
     counters: Annotated[tuple[Counter, ...], Field(strict=False)] = ()
     refused: Annotated[tuple[Refused, ...], Field(strict=False)] = ()
     contained: Contained | None = None

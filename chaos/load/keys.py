@@ -28,6 +28,12 @@ def chain(tag: str, owner: str, number: int, blocks: int) -> list[str]:
     return [f"{tag}.{owner}.{number:06d}.{place}" for place in range(blocks)]
 
 
+def owner(key: str) -> str:
+    """The group that writes the block under a key of a chain; empty for other keys."""
+    parts = key.split(".")
+    return parts[1] if len(parts) == 4 else ""
+
+
 def contents(namespace: str, block_bytes: int) -> BlockBytes:
     """Makes and checks the bytes of blocks of a namespace."""
     return BlockBytes(Envelope.of(ENVELOPES[namespace]).fingerprint(), block_bytes)

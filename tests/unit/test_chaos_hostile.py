@@ -10,11 +10,19 @@ from typing import TypeVar
 
 import pytest
 
-from chaos.hostile.answers import MESSAGES, Answer, answer, honest_block, load_content
-from chaos.hostile.attacks import Books
+from chaos.hostile.answers import (
+    HUGE_BYTES,
+    MESSAGES,
+    SLUGGISH_S,
+    Answer,
+    answer,
+    honest_block,
+    load_content,
+)
+from chaos.hostile.books import Books
 from chaos.hostile.peer import LoadClaims
 from chaos.hostile.statements import Speaker
-from chaos.load.keys import DEMO, ENVELOPES, contents
+from chaos.load.keys import DEMO, ENVELOPES, contents, owner
 from federation.errors import PeerError
 from federation.identity import Envelope, block_digest
 from federation.transfer.frames import HEADER_BYTES, Block, Decoder
@@ -65,6 +73,50 @@ def test_poison_fits_its_digest_and_is_wrong_all_over() -> None:
         assert not any(a == b for a, b in zip(block.data, right, strict=True))
 
 
+def test_what_has_travelled_is_poison_and_says_how_far_it_came() -> None:
+    found = blocks(Answer.TRAVELLED)
+    assert [block.hops for block in found] == [1, 1]
+    assert all(map(fits, found))
+    assert all(bytes(block.data) != CONTENT(KEYS[block.index]) for block in found)
+    assert {block.hops for block in blocks(Answer.HONEST)} == {0}
+
+
+def test_a_patchy_peer_lacks_about_a_quarter_and_is_right_about_the_rest() -> None:
+    keys = [f"k{i}" for i in range(200)]
+    decoder = Decoder([4096] * len(keys), (1 << 20) + 10_000)
+    found = [
+        event
+        for message in MESSAGES[Answer.PATCHY](FINGERPRINT, keys, CONTENT)
+        for event in decoder.feed(message)
+    ]
+    assert decoder.ended
+    assert len(found) == len(keys)
+    good = [event for event in found if isinstance(event, Block)]
+    assert 130 < len(good) < 170
+    assert all(bytes(block.data) == CONTENT(keys[block.index]) for block in good)
+
+
+async def test_huge_blocks_are_as_large_as_the_room_and_no_larger() -> None:
+    room = [4096, HUGE_BYTES + 5]
+    decoder = Decoder(room, (1 << 20) + 1000)
+    found = [
+        event
+        async for message in answer(Answer.HUGE, FINGERPRINT, KEYS, CONTENT, room)
+        for event in decoder.feed(message)
+    ]
+    assert decoder.ended
+    good = [event for event in found if isinstance(event, Block)]
+    assert [len(block.data) for block in good] == room
+    assert all(map(fits, good))
+
+
+async def test_a_sluggish_answer_is_the_honest_one_and_late() -> None:
+    messages = answer(Answer.SLUGGISH, FINGERPRINT, KEYS, CONTENT)
+    began = asyncio.get_running_loop().time()
+    assert [m async for m in messages] == MESSAGES[Answer.HONEST](FINGERPRINT, KEYS, CONTENT)
+    assert asyncio.get_running_loop().time() - began >= SLUGGISH_S
+
+
 def test_a_wrong_length_fits_its_digest() -> None:
     found = blocks(Answer.WRONG_LENGTH)
     assert all(map(fits, found))
@@ -107,12 +159,12 @@ def test_the_plain_content_is_told_by_its_key() -> None:
 
 
 def test_the_books_know_the_most_within_a_window(monkeypatch: pytest.MonkeyPatch) -> None:
-    times = iter([0.0, 0.5, 1.2, 5.0])
-    monkeypatch.setattr("chaos.hostile.attacks.time.monotonic", lambda: next(times))
+    times = iter([0.0, 0.8, 1.6, 5.0])
+    monkeypatch.setattr("chaos.hostile.books.time.monotonic", lambda: next(times))
     books = Books(window_s=1.0)
     for size in (10, 20, 30, 1):
         books.got(size)
-    assert (books.bytes, books.window_bytes_max) == (61, 50)
+    assert (books.bytes, books.window_bytes_max, books.burst_bytes_max) == (61, 50, 30)
 
 
 def test_claims_are_the_keys_of_the_load() -> None:
@@ -121,6 +173,8 @@ def test_claims_are_the_keys_of_the_load() -> None:
     )
     assert len(claims.keys()) == len(set(claims.keys())) == 12
     assert set(claims.contents()) == {FINGERPRINT}
+    assert [owner(key) for key in list(claims.keys())] == ["a"] * 6 + ["b"] * 6
+    assert owner("alien") == ""
 
 
 @pytest.fixture

@@ -189,8 +189,8 @@ def test_the_ablation_leaves_out_what_breaks_anyway() -> None:
     assert seen == [(NONE, None), ("digest", "digest")]
     assert VARIABLE not in os.environ
     assert [row.broken for row in rows] == [{"a": ["deadlines"]}, {"a": ["wrong_bytes"]}]
-    table = as_markdown(rows, "moonmesh chaos ablate smoke")
-    assert "| digest | a (wrong_bytes) |" in table
+    table = as_markdown(rows, "moonmesh chaos ablate smoke", 1, "2 cores")
+    assert "| digest | a (wrong_bytes: 1, and not ) |" in table
 
 
 def test_list_shows_every_scenario() -> None:

@@ -1,0 +1,55 @@
+"""What an attacker counts."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+
+BURST_S = 0.75
+
+
+class _Window:
+    """Bytes that arrived within the last `seconds`, and the most there ever were."""
+
+    def __init__(self, seconds: float) -> None:
+        self.most = 0
+        self._seconds = seconds
+        self._recent: deque[tuple[float, int]] = deque()
+        self._sum = 0
+
+    def add(self, size: int, now: float) -> None:
+        self._recent.append((now, size))
+        self._sum += size
+        while self._recent and self._recent[0][0] < now - self._seconds:
+            self._sum -= self._recent.popleft()[1]
+        self.most = max(self.most, self._sum)
+
+
+class Books:
+    """What the attacker was given, for the report."""
+
+    def __init__(self, window_s: float) -> None:
+        self.seconds = 0.0
+        """How long the attack went on."""
+        self.held_polls_max = 0
+        """Most questions for what is new that the target let wait at once."""
+        self.calls = 0
+        self.served = 0
+        """Calls that ended well."""
+        self.refused = 0
+        self.bytes = 0
+        self.window_bytes_max = 0
+        """Most bytes within any `window_s`."""
+        self.burst_bytes_max = 0
+        """Most bytes within any `BURST_S`."""
+        self._window = _Window(window_s)
+        self._burst = _Window(BURST_S)
+
+    def got(self, size: int) -> None:
+        """Bytes of blocks arrived."""
+        now = time.monotonic()
+        self.bytes += size
+        self._window.add(size, now)
+        self._burst.add(size, now)
+        self.window_bytes_max = self._window.most
+        self.burst_bytes_max = self._burst.most
