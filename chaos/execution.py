@@ -101,14 +101,17 @@ async def _pass(
     work = scenario.workload
     loads = _loads(stage, scenario, tag, seed)
     engines = stage.everyone()
+    hostile = [step for step in steps if isinstance(step, Hostile)]
+    # Hostile peers come in, asleep, before the time line: what it takes to start is not part of the fault.
     await asyncio.gather(
+        _start_hostile(stage, hostile, next(iter(loads.values()))),
         *(
             engine.do("prepare", PREPARE_S, load=loads[name].model_dump())
             for name, engine in engines.items()
-        )
+        ),
     )
     await _settle(stage, loads)
-    await _start_hostile(stage, steps, next(iter(loads.values())))
+    await asyncio.gather(*(stage.wait_for_contact(step) for step in hostile))
     one.samples = {name: [] for name in engines}
     for name, engine in engines.items():
         engine.on_samples = one.samples[name].extend
@@ -122,7 +125,8 @@ async def _pass(
     timeline = TimeLine(stage, steps, record.books, say)
     metering = asyncio.create_task(_meter(stage, one))
     try:
-        async with Monitor(stage, one.usage):
+        often = bool(scenario.invariants.peaks)
+        async with Monitor(stage, one.usage, often=often):
             await asyncio.gather(*(e.do("start", begin=one.begin) for e in engines.values()))
             try:
                 await timeline.run(one.begin)
@@ -185,7 +189,7 @@ def _loads(stage: Stage, scenario: Scenario, tag: str, seed: int) -> dict[str, L
     loads = {n: load.model_copy(update={"fresh_chains": fresh}) for n, load in loads.items()}
     last = loads[stage.topology.groups[-1]]
     off = dict.fromkeys(("peer_rate", "write_rate", "exists_rate", "guest_rate"), 0.0)
-    probe = {**off, "probe": True, "local_rate": scenario.workload.probe_rate}
+    probe = {**off, "probe": True, "local_rate": scenario.workload.probe_rate, "blocks": 1}
     return loads | {PROBE: last.model_copy(update=probe)}
 
 
@@ -235,17 +239,14 @@ async def _settle(stage: Stage, loads: dict[str, LoadSpec]) -> None:
             )
 
 
-async def _start_hostile(stage: Stage, steps: list[Step], load: LoadSpec) -> None:
-    """Brings hostile peers in before the time line: what it takes to start is not part of the fault."""
+async def _start_hostile(stage: Stage, steps: Sequence[Hostile], load: LoadSpec) -> None:
     claims = {
         "tag": load.tag,
         "chains": load.local_chains + load.fresh_chains + 1,
         "blocks": load.blocks,
         "block_bytes": stage.topology.block_bytes,
     }
-    hostile = [step for step in steps if isinstance(step, Hostile)]
-    await asyncio.gather(*(stage.start_hostile(step, claims) for step in hostile))
-    await asyncio.gather(*(stage.wait_for_contact(step) for step in hostile))
+    await asyncio.gather(*(stage.start_hostile(step, claims) for step in steps))
 
 
 async def _meter(stage: Stage, one: Pass) -> None:

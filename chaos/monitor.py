@@ -14,7 +14,8 @@ from chaos.record import Usage
 from chaos.topology import Stage
 
 USAGE_S = 0.25
-STATUS_S = 0.3
+STATUS_S = 1.0
+STATUS_OFTEN_S = 0.3
 
 
 class Process(NamedTuple):
@@ -30,10 +31,12 @@ class Monitor:
 
     Args:
         usage: filled in, per group.
+        often: whether short peaks of guards matter; asking costs the gateways CPU.
     """
 
-    def __init__(self, stage: Stage, usage: dict[str, Usage]) -> None:
+    def __init__(self, stage: Stage, usage: dict[str, Usage], *, often: bool) -> None:
         self._stage = stage
+        self._status_s = STATUS_OFTEN_S if often else STATUS_S
         self._usage = usage
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -78,7 +81,7 @@ class Monitor:
                 most = self._usage[name].guards
                 for number, value in guard_numbers(status):
                     most[number] = max(most.get(number, value), value)
-            await asyncio.sleep(STATUS_S)
+            await asyncio.sleep(self._status_s)
 
 
 def guard_numbers(status: dict[str, Any]) -> Iterator[tuple[str, float]]:

@@ -62,9 +62,10 @@ class Workload(Section):
     """Blocks of a prefix chain."""
     local_chains: Annotated[int, Field(ge=1, le=10_000)] = 32
     """Chains that are in the engine's own group from the start, and read again and again."""
-    local_rate: Annotated[float, Field(strict=False, ge=0, le=5000)] = 30.0
-    probe_rate: Annotated[float, Field(strict=False, gt=0, le=5000)] = 150.0
-    """Local reads of the probe: an engine of its own, in the last group, whose latency is judged."""
+    local_rate: Annotated[float, Field(strict=False, ge=0, le=5000)] = 20.0
+    probe_rate: Annotated[float, Field(strict=False, gt=0, le=5000)] = 100.0
+    """Local reads, of one block each, of the probe: an engine of its own, in the last group, whose latency is
+    judged. (Mooncake spins while it waits: more of them would be a load of their own.)"""
     peer_rate: Annotated[float, Field(strict=False, ge=0, le=1000)] = 10.0
     """Reads of chains that only a peer has; each chain once."""
     peer_threads: Annotated[int, Field(ge=1, le=64)] = 2

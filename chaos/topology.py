@@ -30,6 +30,10 @@ from local_group.state import GroupState, read_state
 ALIVE_S = 20.0
 CONTACT_S = 15.0
 POLL_S = 0.05
+CALM_S = 8.0
+CALM_LOOK_S = 0.4
+CALM_SHARE = 0.4
+"""Cores; Python's modules load at one."""
 EXISTS_MS = 400
 """Deadline of calls of an engine that are given none."""
 
@@ -92,8 +96,28 @@ class Stage:
         problems = await self.problems_until_none(ALIVE_S)
         if problems:
             raise ChaosError(f"the groups are not well after the start: {'; '.join(problems)}")
+        await self._calm()
         for name in self.topology.groups:
             self.base_rss[name] = sum(p.memory_info().rss for p in self.gateway_processes(name))
+
+    async def _calm(self) -> None:
+        """Waits until the gateways have nothing to do: what is loaded in reserve is no part of a load."""
+        end = time.monotonic() + CALM_S
+        before = self._gateway_seconds()
+        while time.monotonic() < end:
+            await asyncio.sleep(CALM_LOOK_S)
+            now = self._gateway_seconds()
+            if now - before < CALM_SHARE * CALM_LOOK_S:
+                return
+            before = now
+
+    def _gateway_seconds(self) -> float:
+        spent = 0.0
+        for name in self.topology.groups:
+            for process in self.gateway_processes(name):
+                with contextlib.suppress(psutil.Error):
+                    spent += sum(process.cpu_times()[:2])
+        return spent
 
     async def down(self) -> list[str]:
         """Stops everything; what could not be stopped or removed."""
@@ -289,6 +313,8 @@ class Stage:
             if not status:
                 found.append(f"{name}: the gateway does not answer")
                 continue
+            if not (status.get("serving") or {"reserve_pid": 1}).get("reserve_pid"):
+                found.append(f"{name}: no serving process is in reserve")
             for peer in status.get("peers", []):
                 if peer["name"] in self.topology.groups:
                     if peer["state"] != "alive":

@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from local_group.ports import PortUse
 
@@ -25,6 +26,18 @@ try:
 except OSError as error:
     sys.exit(f"{sys.argv[2]}: {error.strerror}")
 """
+
+
+def own_group() -> dict[str, Any]:
+    """For `subprocess`: a process group of the child's own, so that a terminal's ^C is ours alone.
+
+    A session would do that too, and the kernel would then give each session an equal share of the cores,
+    whatever its processes' nice values (`sched_autogroup`): with one a process, a store that mostly
+    sleeps waited up to 400 ms for a core on a busy machine, and local reads with it (decision 006).
+    """
+    if sys.version_info >= (3, 11):
+        return {"process_group": 0}
+    return {"start_new_session": True}
 
 
 def bound_to_us(argv: Sequence[str]) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from local_group.child import ChildSpec, Progress, SupervisorLimits, bound_to_us
+from local_group.child import ChildSpec, Progress, SupervisorLimits, bound_to_us, own_group
 from local_group.logs import how_it_ended, log_size, log_tail, own_error, rotate, told, truncate
 from local_group.mooncake import libraries_error, missing_libraries
 from local_group.ports import check_free
@@ -174,7 +174,7 @@ class Supervisor:
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=descriptor,
                 stderr=descriptor,
-                start_new_session=True,  # its own process group; the terminal's ^C is ours alone
+                **own_group(),
                 env={
                     **os.environ,
                     **spec.env,

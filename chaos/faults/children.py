@@ -1,4 +1,4 @@
-"""Helper processes of faults: the network's, burners, hostile peers. Each in a session of its own."""
+"""Helper processes of faults: the network's, burners, hostile peers. Each in a process group of its own."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from typing import Any
 
 from chaos.errors import ChaosError
 from federation.timeouts import timeout as deadline
+from local_group.child import own_group
 
 READY_S = 20.0
 OK_S = 5.0
@@ -65,7 +66,7 @@ class Helper:
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=stderr,
-                start_new_session=True,
+                **own_group(),
             )  # fmt: skip
         finally:
             os.close(stderr)
@@ -163,7 +164,7 @@ class Burners:
                 await asyncio.create_subprocess_exec(
                     sys.executable, "-m", "chaos.faults.burner", f"{cores / count:.4f}", str(nice),
                     stdin=asyncio.subprocess.DEVNULL,
-                    start_new_session=True,
+                    **own_group(),
                 )
                 for _ in range(count)
             ]

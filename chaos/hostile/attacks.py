@@ -185,8 +185,9 @@ class Attacker:
                 await asyncio.sleep(max(0.01, self._pin_s - (time.monotonic() - began)))
 
     async def _stream(self, channel: grpc.aio.Channel, method: str, raw: bytes) -> None:
+        asked = time.monotonic()
         async for message in channel.unary_stream(method)(raw, timeout=CALL_S):
-            self.books.got(len(message))
+            self.books.got(len(message), asked)
 
     def _pull(self, keys: Sequence[str]) -> bytes:
         request = peer_pb2.PullRequest(

@@ -9,7 +9,10 @@ BURST_S = 0.75
 
 
 class _Window:
-    """Bytes that arrived within the last `seconds`, and the most there ever were."""
+    """Bytes that were asked for and arrived within the last `seconds`, and the most there ever were.
+
+    A block was read, and leased, somewhen between the two: so all of these were leased within that time.
+    """
 
     def __init__(self, seconds: float) -> None:
         self.most = 0
@@ -17,9 +20,10 @@ class _Window:
         self._recent: deque[tuple[float, int]] = deque()
         self._sum = 0
 
-    def add(self, size: int, now: float) -> None:
-        self._recent.append((now, size))
-        self._sum += size
+    def add(self, size: int, asked: float, now: float) -> None:
+        if asked >= now - self._seconds:
+            self._recent.append((asked, size))
+            self._sum += size
         while self._recent and self._recent[0][0] < now - self._seconds:
             self._sum -= self._recent.popleft()[1]
         self.most = max(self.most, self._sum)
@@ -45,11 +49,11 @@ class Books:
         self._window = _Window(window_s)
         self._burst = _Window(BURST_S)
 
-    def got(self, size: int) -> None:
-        """Bytes of blocks arrived."""
+    def got(self, size: int, asked: float) -> None:
+        """Bytes of blocks arrived; `asked`: when the call for them began (monotonic seconds)."""
         now = time.monotonic()
         self.bytes += size
-        self._window.add(size, now)
-        self._burst.add(size, now)
+        self._window.add(size, asked, now)
+        self._burst.add(size, now, now)
         self.window_bytes_max = self._window.most
         self.burst_bytes_max = self._burst.most

@@ -20,7 +20,7 @@ QUANTILE = 0.99
 CONFIDENCE = 0.995
 """Of a suite of 30 scenarios, one in seven runs would be called broken by chance, were it 99.5 % for each
 and nothing allowed; with 5 % allowed it is rarer."""
-CALLS_MIN = 100
+CALLS_MIN = 50
 SHORTEST_S = 1.2
 """How long after a fault without a duration, such as a kill, reads are compared."""
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from chaos.errors import ChaosError
 from chaos.load.spec import EngineSpec, Sample
+from local_group.child import own_group
 
 LINE_BYTES = 64 * 1024 * 1024
 OPEN_S = 60.0
@@ -50,7 +51,7 @@ class EngineHandle:
                 stdout=asyncio.subprocess.PIPE,
                 stderr=stderr,
                 limit=LINE_BYTES,
-                start_new_session=True,  # a terminal's Ctrl-C is for the runner alone
+                **own_group(),
             )  # fmt: skip
         finally:
             os.close(stderr)

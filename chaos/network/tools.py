@@ -13,6 +13,7 @@ from chaos.errors import ChaosError
 from chaos.network import rules
 from chaos.network.base import Fault
 from federation.timeouts import timeout
+from local_group.child import own_group
 
 NAMED = Path("/run/netns")
 """Where `ip netns` keeps namespaces."""
@@ -96,7 +97,7 @@ async def call(*command: str, text: str = "") -> None:
         stdout=asyncio.subprocess.DEVNULL,
         stderr=asyncio.subprocess.PIPE,
         env=environment(),
-        start_new_session=True,
+        **own_group(),
     )
     try:
         async with timeout(TOOL_S):

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from federation.bench.engine import Answer
 from federation.errors import MoonmeshError
+from local_group.child import own_group
 
 LINE_BYTES = 16 * 1024 * 1024
 """Longest message of an engine; far above an `Answer`."""
@@ -68,7 +69,7 @@ class EngineProcess:
                 stderr=stderr,
                 limit=LINE_BYTES,
                 # A terminal's Ctrl-C is for the bench alone, which then ends its engines.
-                start_new_session=True,
+                **own_group(),
             )
         finally:
             os.close(stderr)

@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from federation.bench.engines import BenchError
 from federation.config import load_group
+from local_group.child import own_group
 from local_group.toml import read_toml
 
 Mode = Literal["federated", "isolated", "one-pool"]
@@ -154,7 +155,7 @@ async def moonmesh(
             stdin=asyncio.subprocess.DEVNULL,
             stdout=out,
             stderr=out,
-            start_new_session=True,
+            **own_group(),
         )
     finally:
         os.close(out)

@@ -50,6 +50,7 @@ class Spawner:
         self.log = config.log_dir / f"{CHILD_NAME}.log"
         self._data_dir = config.data_dir
         self._program = program
+        self._nice = config.limits.serving_nice
         self._reserve: Spawned | None = None
         self._book = make_book()
 
@@ -66,6 +67,8 @@ class Spawner:
         """
         if self._reserve is None:
             self._reserve = self._spawn()
+            # There is no hurry: it loads as politely as it will serve.
+            os.setpriority(os.PRIO_PROCESS, self._reserve.process.pid, self._nice)
 
     def take(self) -> Spawned:
         """The one in reserve if it is fit, else a new one.

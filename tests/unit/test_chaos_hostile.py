@@ -162,8 +162,8 @@ def test_the_books_know_the_most_within_a_window(monkeypatch: pytest.MonkeyPatch
     times = iter([0.0, 0.8, 1.6, 5.0])
     monkeypatch.setattr("chaos.hostile.books.time.monotonic", lambda: next(times))
     books = Books(window_s=1.0)
-    for size in (10, 20, 30, 1):
-        books.got(size)
+    for size, asked in ((10, 0.0), (20, 0.7), (30, 1.5), (1, 3.0)):
+        books.got(size, asked)
     assert (books.bytes, books.window_bytes_max, books.burst_bytes_max) == (61, 50, 30)
 
 

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 
@@ -39,6 +40,8 @@ SPEC = LoadSpec(
 class Store(MemoryStore):
     """The fake, with the calls that a load makes beyond a replay's."""
 
+    breaker = "closed"
+
     def __init__(self) -> None:
         super().__init__()
         self.refuse_puts = False
@@ -70,6 +73,9 @@ class Store(MemoryStore):
 
     def batch_is_exist(self, keys: list[str], wait_ms: int = 0) -> list[int]:
         return [int(key in self.blocks) for key in keys]
+
+    def stats(self) -> dict[str, Any]:
+        return {"store": {"breaker": self.breaker}}
 
     def flush_reports(self) -> bool:
         return True
@@ -148,6 +154,17 @@ def test_an_acknowledged_block_that_is_gone_is_lost() -> None:
     _, _, audit = run(store)
     assert audit.lost == 2
     assert "-704" in audit.examples[0]
+
+
+def test_what_a_store_with_an_open_breaker_did_not_look_for_is_not_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("chaos.load.engine.AUDIT_S", 0.0)
+    store = Store()
+    store.forget = set(chain("t", "west", 8, 4)[:2])
+    store.breaker = "open"
+    _, _, audit = run(store)
+    assert (audit.lost, audit.unread) == (0, 2)
 
 
 def test_a_block_that_only_a_peer_has_is_lost_too() -> None:
