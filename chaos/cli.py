@@ -82,6 +82,7 @@ def run(
     from chaos.runner import Planned, Runner
     from chaos.scenario import find, load_scenario
     from federation.bench.report import check_writable
+    from local_group.scheduling import NOT_SHARED, one_share
 
     check_writable(json_file)
     check_writable(junit)
@@ -101,7 +102,10 @@ def run(
             progress=progress,
             network=kind,
         )
-        outcome = asyncio.run(runner.run())
+        with one_share() as shared:
+            if not shared:
+                progress.say(NOT_SHARED)
+            outcome = asyncio.run(runner.run())
     report = as_dict(outcome, chosen)
     show(report, console)
     if outcome.kept is not None:
@@ -151,6 +155,7 @@ def ablate(
     from federation.bench.report import check_writable, command_line
     from federation.errors import UsageError
     from federation.limits.names import GuardName
+    from local_group.scheduling import one_share
 
     check_writable(markdown)
     known = {g.value: g for g in GuardName}
@@ -166,7 +171,8 @@ def ablate(
             runner = Runner(
                 planned, seed=seed, repeat=1, keep=False, port_base=port_base, progress=progress
             )
-            return asyncio.run(runner.run())
+            with one_share():
+                return asyncio.run(runner.run())
 
     rows: list[Row] = []
     machine = machine_line()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import signal
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ from federation.bench.replay import Options, Plan, Progress, run_mode
 from federation.bench.tally import Tally
 from federation.bench.workload import Workload
 from federation.errors import MoonmeshError
+from local_group.scheduling import NOT_SHARED, one_share
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -53,9 +55,12 @@ async def session(
             progress.say("stopping: what runs is taken down first")
             stop.set()
 
+    shares = contextlib.ExitStack()
     for number in SIGNALS:
         loop.add_signal_handler(number, stopped, number)
     try:
+        if not shares.enter_context(one_share()):
+            progress.say(NOT_SHARED)
         for mode in modes:
             if stop.is_set():
                 break
@@ -68,6 +73,7 @@ async def session(
                 outcome.error = error
                 break
     finally:
+        shares.close()
         for number in SIGNALS:
             loop.remove_signal_handler(number)
     outcome.tallies = {m: t for m, t in outcome.tallies.items() if t.requests or not stop.is_set()}

@@ -27,6 +27,7 @@ from local_group.errors import MoonmeshError
 from local_group.lifecycle import already_running, prepare, run_group
 from local_group.logs import log_tail, rotate
 from local_group.process_errors import GroupError
+from local_group.scheduling import come_first
 from local_group.state import GroupLock
 
 SUPERVISOR_LOG_BYTES = 16 << 20
@@ -194,6 +195,7 @@ async def foreground(
     lock: GroupLock | None = None,
 ) -> None:
     """Run a group until a signal; see `local_group.lifecycle.run_group`."""
+    come_first()
     try:
         await run_group(
             group,
