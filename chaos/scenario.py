@@ -77,9 +77,9 @@ class Workload(Section):
     exists_rate: Annotated[float, Field(strict=False, ge=0, le=1000)] = 3.0
     guest_rate: Annotated[float, Field(strict=False, ge=0, le=1000)] = 0.0
     """Reads, in the guest namespace, of chains that the hostile peers claim."""
-    deadline_ms: Annotated[int, Field(ge=5, le=10_000)] = 400
+    deadline_ms: Annotated[int, Field(ge=5, le=10_000)] = 200
     """Of reads of local chains, of writes and of exists."""
-    peer_deadline_ms: Annotated[int, Field(ge=5, le=10_000)] = 1000
+    peer_deadline_ms: Annotated[int, Field(ge=5, le=10_000)] = 500
     """Of reads of chains of peers."""
 
     @property
