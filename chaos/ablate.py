@@ -54,19 +54,21 @@ class Row:
     """False: interrupted before all scenarios were run."""
 
 
-def ablate(guards: Sequence[GuardName], run: Callable[[str], Outcome]) -> Iterator[Row]:
+def ablate(
+    guards: Sequence[GuardName], run: Callable[[GuardName | None], Outcome]
+) -> Iterator[Row]:
     """Runs with all guards on, then with each off; a row as soon as it is known.
 
     What breaks with all on is no finding about a guard, so it is left out of the rows after the first.
 
     Args:
-        run: runs the scenarios; told the name of what is off.
+        run: runs the scenarios; told what is off, None for nothing.
     """
     already: set[tuple[str, str]] = set()
     for guard in (None, *guards):
         name = NONE if guard is None else guard.value
         with _off(guard):
-            outcome = run(name)
+            outcome = run(guard)
         broken: dict[str, list[str]] = {}
         found: dict[tuple[str, str], str] = {}
         for result in outcome.results:

@@ -10,6 +10,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from chaos.invariants.parameters import Invariants
 from federation.errors import ConfigError, UsageError
+from federation.limits.names import GuardName
 from local_group.config import MIB, explain, parse_size, read_toml
 
 SCENARIOS = Path(__file__).parent / "scenarios"
@@ -167,6 +168,10 @@ class Scenario(Section):
     workload: Workload = Workload()
     steps: Annotated[tuple[Step, ...], Field(strict=False, max_length=64)] = ()
     invariants: Invariants = Invariants()
+    shows: Annotated[
+        tuple[Annotated[GuardName, Field(strict=False)], ...], Field(strict=False)
+    ] = ()
+    """Guards without which it breaks."""
     spoils: bool = False
     """Leaves the topology unfit for others (a store without its blocks): it runs last on it."""
     budget_s: Annotated[float, Field(strict=False, gt=0, le=600)] = 60.0

@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from chaos.ablate import NONE, ablate, as_markdown
+from chaos.ablate import ablate, as_markdown
 from chaos.cli import app
 from chaos.invariants.verdict import Verdict
 from chaos.report import as_dict, read_json, show, write_json, write_junit
@@ -178,15 +178,15 @@ def test_too_few_reads_of_a_frozen_peer_are_no_figure() -> None:
 
 
 def test_the_ablation_leaves_out_what_breaks_anyway() -> None:
-    seen: list[tuple[str, str | None]] = []
+    seen: list[tuple[GuardName | None, str | None]] = []
 
-    def run(off: str) -> Outcome:
+    def run(off: GuardName | None) -> Outcome:
         seen.append((off, os.environ.get(VARIABLE)))
-        broken = [BAD] if off == NONE else [BAD, Verdict("wrong_bytes", False, 1)]
+        broken = [BAD] if off is None else [BAD, Verdict("wrong_bytes", False, 1)]
         return Outcome(results=[result("a", *broken)])
 
     rows = list(ablate([GuardName.DIGEST], run))
-    assert seen == [(NONE, None), ("digest", "digest")]
+    assert seen == [(None, None), (GuardName.DIGEST, "digest")]
     assert VARIABLE not in os.environ
     assert [row.broken for row in rows] == [{"a": ["deadlines"]}, {"a": ["wrong_bytes"]}]
     table = as_markdown(rows, "moonmesh chaos ablate smoke", 1, "2 cores")

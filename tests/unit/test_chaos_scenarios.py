@@ -134,3 +134,8 @@ def test_the_window_of_a_scenario_spans_its_faults(tmp_path: Path) -> None:
 
 def test_guards_can_be_named_for_the_ablation() -> None:
     assert {"breaker", "digest", "request_rate"} <= {guard.value for guard in GuardName}
+
+
+def test_the_suite_guards_has_a_scenario_for_each_guard() -> None:
+    shown = [guard for path in find(["guards"]) for guard in load_scenario(path).shows]
+    assert sorted(shown) == sorted(GuardName)
