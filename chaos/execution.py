@@ -141,7 +141,7 @@ async def _pass(
         one.totals[name] = Totals.model_validate(answer["totals"])
         one.ended[name] = answer["ended"]
     if one.kind == "fault" and work.usual:
-        stage.quiet += one.stretches(one.begin, one.fault_at if steps else one.end)
+        stage.quiet += one.stretches(one.begin, one.fault_at if steps else one.end, work)
     began = time.monotonic()
     problems = await stage.problems_until_none(scenario.invariants.healthy.within_s)
     record.healthy_s = max(record.healthy_s, time.monotonic() - began)

@@ -67,7 +67,7 @@ class Monitor:
                 rss += process.memory_info().rss
                 descriptors += process.num_fds()
                 threads += process.num_threads()
-            usage.seen += 1
+            usage.seen += rss > 0
         usage.rss = max(usage.rss, rss)
         usage.descriptors = max(usage.descriptors, descriptors)
         usage.threads = max(usage.threads, threads)

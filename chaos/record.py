@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from chaos.load.spec import Audit, Sample, Totals
-from chaos.scenario import Scenario
+from chaos.scenario import Scenario, Workload
 
 MOMENT_S = 0.5
 """How long a fault without a duration, such as a kill, counts as going on."""
@@ -67,12 +67,20 @@ class Pass:
         """The calls of these kinds (all without any)."""
         return (s for s in self.samples.get(group, ()) if not kinds or s.kind in kinds)
 
-    def stretches(self, begin: float, end: float) -> list[list[float]]:
-        """Latencies of the probe's reads that began in [begin, end) and found all, in ms."""
+    def stretches(self, begin: float, end: float, work: Workload) -> list[list[float]]:
+        """Latencies of the probe's reads that began in [begin, end), in ms.
+
+        A read that found nothing took its whole deadline. For each further read that was due while one
+        took so long, and was left out, stands what it would have waited: else a stall of half a second
+        would count as one slow read (coordinated omission, as HdrHistogram corrects it).
+        """
+        period = 1000 / work.probe_rate
         found: dict[int, list[float]] = {}
         for s in self.of(PROBE, "local"):
-            if begin <= s.at < end and s.misses == 0:
-                found.setdefault(int((s.at - begin) / STRETCH_S), []).append(s.ms)
+            if begin <= s.at < end:
+                ms = max(s.ms, work.deadline_ms) if s.misses else s.ms
+                waited = [ms - n * period for n in range(int(ms // period) + 1)]
+                found.setdefault(int((s.at - begin) / STRETCH_S), []).extend(waited)
         return list(found.values())
 
     def returned(self, group: str, chains: int) -> float | None:

@@ -239,7 +239,12 @@ def _remark(one: dict[str, Any]) -> str:
     if broken:
         return ", ".join(broken)
     shown = {"felt", "hits", "returns", "local_p99", "contained", "leased"}
-    parts = [f"{i['name']} {_number(i['value'])}" for i in one["invariants"] if i["name"] in shown]
+    parts = [
+        f"{i['name']} {_number(i['value'])}"
+        + (f" (not told from {i['limit']})" if i["unsure"] else "")
+        for i in one["invariants"]
+        if i["name"] in shown and not i["off"]
+    ]
     parts += [f"{i['name']} off" for i in one["invariants"] if i["off"]]
     return ", ".join(parts)
 

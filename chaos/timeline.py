@@ -116,10 +116,12 @@ class TimeLine:
         else:
             assert isinstance(step, Burn)
             burners = await Burners.start(step.cores, step.nice)
+            self._stage.burners += burners.pids
             try:
                 yield
             finally:
                 await burners.stop()
+                self._stage.burners = [p for p in self._stage.burners if p not in burners.pids]
 
     async def _link(self, step: Link, mode: Mode) -> None:
         fault = Fault(mode, step.mbit, step.ms, step.share) if mode != "clear" else CLEAR

@@ -62,6 +62,8 @@ class Stage:
         """An engine of the last group, which does nothing but read: its latency is that of the store."""
         self.quiet: list[list[float]] = []
         """Latencies of its reads while nothing was broken, in ms: stretches of time, from all runs."""
+        self.burners: list[int] = []
+        """Processes that burn CPU now."""
         self.base_rss: dict[str, int] = {}
         """Resident bytes of each gateway when all was up and nothing had happened."""
         self._say = say
@@ -201,7 +203,7 @@ class Stage:
     def processes(self) -> list[psutil.Process]:
         """Everything of the topology but the engines."""
         found: list[psutil.Process] = []
-        pids = [helper.pid for helper in self.hostile.values()] + self.network.pids
+        pids = [helper.pid for helper in self.hostile.values()] + self.network.pids + self.burners
         for name in self.topology.groups:
             with contextlib.suppress(ChaosError):
                 for child in self.state(name).children.values():

@@ -45,6 +45,11 @@ class Compared:
         """Beyond the spread; or there is too little to tell."""
         return min(self.calls) < CALLS_MIN or self.excess_ms[0] > 0
 
+    @property
+    def unsure(self) -> bool:
+        """Above what is allowed, and not by more than the spread."""
+        return not self.worse and self.excess_ms[1] > 0 and (self.fault_ms or 0) > self.allowed_ms
+
     def text(self) -> str:
         """For the report."""
         if self.fault_ms is None or self.other_ms is None:
@@ -112,7 +117,11 @@ def _drawn_p99s(stretches: Stretches, rng: np.random.Generator) -> npt.NDArray[n
 
 def _while_it_lasted(record: Record, kind: str) -> list[list[float]]:
     passes = (one for one in record.passes if one.kind == kind)
-    return [stretch for one in passes for stretch in one.stretches(*_window(one))]
+    return [
+        stretch
+        for one in passes
+        for stretch in one.stretches(*_window(one), record.scenario.workload)
+    ]
 
 
 def _window(one: Pass) -> tuple[float, float]:

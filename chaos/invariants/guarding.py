@@ -33,11 +33,13 @@ def booked(record: Record, p: Booked) -> Verdict:
     enough = found is not None and found >= p.at_least
     if found is not None and p.per_s:
         found = round(found / max(float(books.get("seconds", 0.0)), 1e-3), 1)
+    few = found is not None and (p.at_most is None or found <= p.at_most)
+    most = "" if p.at_most is None else f" and <= {p.at_most}{' a second' if p.per_s else ''}"
     return Verdict(
         name=f"books {p.name} {p.what}",
-        held=enough and found is not None and found <= p.at_most,
+        held=enough and few,
         value=found,
-        limit=f"<= {p.at_most}{' a second' if p.per_s else ''}",
+        limit=f">= {p.at_least}{most}",
         detail="" if enough else f"fewer than {p.at_least} in all show nothing",
     )
 

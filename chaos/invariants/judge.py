@@ -271,6 +271,7 @@ def _local_p99(record: Record, p: LocalP99) -> Verdict:
     return Verdict(
         name="local_p99",
         held=not compared.worse,
+        unsure=compared.unsure,
         value=compared.fault_ms,
         limit=f"<= {compared.allowed_ms:.3f} ms",
         detail=compared.text(),

@@ -119,7 +119,7 @@ class Booked(Parameters):
     """One of its books: `pulls`, `calls`, `served`, `bytes`, ..."""
     at_least: Annotated[int, Field(ge=0)] = 1
     """Less shows nothing."""
-    at_most: Annotated[int, BeforeValidator(parse_size), Field(ge=0)]
+    at_most: Annotated[int, BeforeValidator(parse_size), Field(ge=0)] | None = None
     per_s: bool = False
     """Over the seconds that its attack went on."""
 

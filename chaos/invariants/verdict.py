@@ -14,5 +14,7 @@ class Verdict:
     value: float | int | None = None
     limit: str = ""
     detail: str = ""
+    unsure: bool = False
+    """It holds only because the figures' spread does not let us say that it does not."""
     off: str = ""
     """Why it was not judged; then `held` says nothing."""

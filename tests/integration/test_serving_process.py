@@ -81,6 +81,7 @@ async def start(
             Feed(holdings, []),
             Silence(),
             gone=lambda fingerprint, key, since: None,
+            lost=lambda: None,
             refusals=RefusalLog(),
             on_problem=lambda what: None,
         )
