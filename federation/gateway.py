@@ -180,6 +180,7 @@ class Gateway:
                 if not await unless(stop, serving.listening()):
                     return
                 self._start(serving.failed())
+                self._say_how_we_are(store)  # the first that peers hear is that we are well
                 self._start(peers.sessions.run())
             await endpoints.ready()
             log.info("group %s serves in epoch %d", config.name, epoch)
