@@ -167,7 +167,9 @@ class Limits(BaseModel):
     can make it use."""
     serving_descriptors: Annotated[int, _count(256, 1_048_576)] = 1024
     """Descriptors (files and connections) open in that process: two connections a peer, 8 to each store,
-    40 of its own. Strangers who only connect get no more than what is left."""
+    40 of its own. What is left is no reservation: connections of strangers, who only connect, count as
+    well and can use all of it up. Peers then cannot connect anew until some of those end; engines, and
+    pulls of our own, go on."""
     serving_nice: Annotated[int, _count(0, 19)] = 5
     """Steps of niceness of that process: where CPU is short, 5 leave it a third of what the gateway
     gets."""

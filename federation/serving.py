@@ -98,7 +98,11 @@ class Serving:
         )
         with StderrWatch(self._refusals):
             work = asyncio.create_task(self._serve(relay, stop))
-            parts = [asyncio.create_task(relay.listen()), asyncio.create_task(relay.speak())]
+            parts = [
+                asyncio.create_task(relay.listen()),
+                asyncio.create_task(relay.speak()),
+                asyncio.create_task(relay.tidy()),
+            ]
             try:
                 await asyncio.wait({work, *parts}, return_when=asyncio.FIRST_COMPLETED)
                 for task in (work, *parts):

@@ -114,6 +114,8 @@ class Verdicts:
         """
         if kind is Kind.PULL and failure is Failure.TIMEOUT and not self.pulse.to_blame(began, now):
             failure = Failure.OURS  # its caller had too little time, and that is all it shows
+        if kind is Kind.PULL:
+            self.pulse.ended(now)
         if kind is Kind.PULL and began >= self._sure_from:
             self._remember(promised, promised - kept)
         found = self._judge(kind, failure, now, seconds, moved, promised - kept)

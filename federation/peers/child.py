@@ -18,7 +18,7 @@ from federation.peers.channel import Channel, ChannelError, message_bytes_max
 from federation.peers.feed import Feed
 from federation.peers.setup import Setup, write_setup
 from federation.peers.spawn import LOG_BYTES, Spawner
-from federation.peers.watch import GUARDS, Absorber, Watch
+from federation.peers.watch import GUARDS, Absorber, ReserveClock, Watch
 from federation.timeouts import timeout
 from federation.trust.handshakes import RefusalLog
 from local_group.logs import how_it_ended, truncate
@@ -41,9 +41,6 @@ ENDED_POLL_SECONDS = 0.01
 REPORT_TICKS = 4
 """Ticks from one report of its counters to the next."""
 LOG_CHECK_TICKS = 120
-RESERVE_TICKS = 8
-"""Ticks for which one serves before the next is loaded in reserve: a start is not slowed down by it, and
-one that dies again and again does not cost twice."""
 
 
 class Gossip(Protocol):
@@ -172,7 +169,8 @@ class ServingProcess:
         """For `moonmesh status`."""
         process = self._process
         running = process is not None and process.poll() is None
-        return {
+        told = {name: said for name, said in self._details.items() if name != GUARDS}
+        return told | {  # whatever it tells, what we know of it stands
             "pid": process.pid if process is not None and running else None,
             "reserve_pid": self._spawner.reserve_pid,
             "state": "serving" if self.serves else "starting" if running else "restarting",
@@ -182,12 +180,12 @@ class ServingProcess:
             "memory_limit_bytes": self._limits.serving_memory,
             "last_exit": self._last_exit,
             "snapshots": self._feed.snapshots,
-            **{name: said for name, said in self._details.items() if name != GUARDS},
         }
 
     def guards(self, peer: str) -> dict[str, Any] | None:
         """How it guards against a peer; None where none has told so far."""
-        found = self._details.get(GUARDS, {}).get(peer)
+        guards = self._details.get(GUARDS)
+        found = guards.get(peer) if isinstance(guards, dict) else None
         return found if isinstance(found, dict) else None
 
     async def close(self) -> None:
@@ -270,12 +268,13 @@ class ServingProcess:
     async def _look_after(self, process: subprocess.Popen[bytes]) -> str:
         silent_ticks = max(1, round(self._limits.serving_silence_ms / 1000 / TICK_SECONDS))
         start_ticks = round(START_SECONDS / TICK_SECONDS)
+        reserve = ReserveClock()
         ticks = served = 0
         while True:
             await asyncio.sleep(TICK_SECONDS)
             ticks += 1
             served += self.serves
-            if served == RESERVE_TICKS:
+            if self._spawner.reserve_pid is None and reserve.due(served):
                 with contextlib.suppress(OSError):  # should it be needed, `take` tells why
                     self._spawner.prepare()
             allowed = silent_ticks if self.serves else start_ticks
@@ -320,6 +319,8 @@ class ServingProcess:
                     await self._wake.wait()
         except OSError:
             return ""  # it has ended, or is about to
+        except ChannelError as error:
+            return f"cannot be told what it has to know ({error}) and was killed"
 
     async def _hear(self, channel: Channel) -> str:
         while True:
@@ -328,9 +329,11 @@ class ServingProcess:
                 if message is None:
                     return ""
                 self._take(message)
-            except (ChannelError, ValueError) as error:
+            except Exception as error:  # whatever it sends, the gateway goes on
+                if not isinstance(error, (ChannelError, ValueError)):
+                    log.warning("a message of the serving process", exc_info=True)
                 counters.add("moonmesh_serving_nonsense_total")
-                return f"sent what it may not ({error}) and was killed"
+                return f"sent what it may not ({error!s:.200}) and was killed"
 
     def _take(self, message: serving_pb2.FromServing) -> None:
         which = message.WhichOneof("what")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterable
+from itertools import islice
 
 from federation.config import SERVING_BYTES_PER_BLOCK, SERVING_KEY_BYTES
 from federation.counters import counters
@@ -18,8 +19,8 @@ BLOCKS_PER_MESSAGE = 256
 """Blocks in one message: a few ms of work at either end, between which other things get their turn."""
 CHANGED_MAX = 262_144
 """Changed blocks that wait to be sent (20 MB); with more, everything is sent anew instead."""
-
-_Name = tuple[bytes, str]
+WITHDRAWN_AT_ONCE = 1024
+"""Blocks that a replica withdraws in one go: 10 ms, between which pings are answered."""
 
 
 class Feed:
@@ -37,7 +38,9 @@ class Feed:
         self._holdings = holdings
         self._namespaces = frozenset(namespaces)
         self._changed_max = changed_max
-        self._changed: dict[_Name, None] = {}
+        # A dict a namespace, none of them empty: a message is about one namespace.
+        self._changed: dict[bytes, dict[str, None]] = {}
+        self._changed_count = 0
         self._snapshot: deque[tuple[bytes, list[str]]] | None = None
         self._begin = True
         self.snapshots = 0
@@ -53,15 +56,18 @@ class Feed:
         self._begin = True
         self._snapshot = None
         self._changed.clear()
+        self._changed_count = 0
 
     def take(self, change: Change) -> None:
         """A block came or went, or is another than it was."""
         if self._begin or change.fingerprint not in self._namespaces:
             return
-        if len(self._changed) >= self._changed_max:
+        if self._changed_count >= self._changed_max:
             self.restart()
             return
-        self._changed[(change.fingerprint, change.key)] = None
+        keys = self._changed.setdefault(change.fingerprint, {})
+        self._changed_count += change.key not in keys
+        keys[change.key] = None
 
     def next(self) -> serving_pb2.ToServing | None:
         """The next message; None where the replica has everything."""
@@ -83,15 +89,15 @@ class Feed:
             return self._message(fingerprint, part)
         if not self._changed:
             return None
-        fingerprint = next(iter(self._changed))[0]
-        names: list[_Name] = []
-        for name in self._changed:
-            if name[0] != fingerprint or len(names) == BLOCKS_PER_MESSAGE:
-                break
-            names.append(name)
-        for name in names:
-            del self._changed[name]
-        return self._message(fingerprint, [key for _, key in names])
+        fingerprint = next(iter(self._changed))
+        changed = self._changed.pop(fingerprint)
+        part = list(islice(changed, BLOCKS_PER_MESSAGE))
+        for key in part:
+            del changed[key]
+        self._changed_count -= len(part)
+        if changed:
+            self._changed[fingerprint] = changed  # behind the others: each gets its turn
+        return self._message(fingerprint, part)
 
     def _message(self, fingerprint: bytes, keys: Iterable[str]) -> serving_pb2.ToServing:
         message = serving_pb2.ToServing()
@@ -125,6 +131,7 @@ class Replica:
         self._on_change = on_change
         self._bytes_max = blocks_max * SERVING_BYTES_PER_BLOCK
         self._unconfirmed: dict[bytes, set[str]] = {}
+        self._ended = False  # the snapshot is here, but not all that it lacks is withdrawn
         self.holdings = Holdings(
             blocks_max=blocks_max, hop_limit=hop_limit, on_change=self._changed
         )
@@ -135,17 +142,30 @@ class Replica:
         """A whole snapshot has been applied."""
 
     def apply(self, message: serving_pb2.ToServing) -> None:
-        """Takes a message of the feed; ignores others."""
+        """Takes a message of the feed; ignores others. What is left to do then is for `withdraw_some`."""
         which = message.WhichOneof("what")
         if which == "snapshot_begin":
             held = [fingerprint for fingerprint, _ in self.holdings.namespaces()]
             self._unconfirmed = {fp: set(self.holdings.keys(fp)) for fp in held}
+            self._ended = False
         elif which == "snapshot_end":
-            while self._withdraw_unconfirmed():
-                pass
-            self.complete = True
+            self._ended = True
         elif which == "blocks":
             self._take(message.blocks)
+
+    def withdraw_some(self) -> bool:
+        """Withdraws a few of the blocks that an ended snapshot has not named; whether more are left.
+
+        Between two calls messages may be applied: what is offered then is confirmed by that.
+        """
+        if not self._ended:
+            return False
+        for _ in range(WITHDRAWN_AT_ONCE):
+            if not self._withdraw_unconfirmed():
+                self._ended = False
+                self.complete = True
+                return False
+        return True
 
     def _take(self, blocks: serving_pb2.OfferedBlocks) -> None:
         fingerprint = blocks.fingerprint

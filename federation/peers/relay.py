@@ -53,6 +53,7 @@ class Relay:
         self._refused: set[str] = set()
         self._wake = asyncio.Event()
         self._may_serve = asyncio.Event()
+        self._untidy = asyncio.Event()
         # Waiting to be sent.
         self._urgent: list[serving_pb2.FromServing] = []
         self._heard: dict[str, peer_pb2.HelloRequest] = {}
@@ -137,8 +138,20 @@ class Relay:
                 change(message.verdict.peer)
             else:
                 self._replica.apply(message)
-            if self._greeting is not None and self._replica.complete:
-                self._may_serve.set()
+                if which == "snapshot_end":
+                    self._untidy.set()
+            self._look()
+
+    async def tidy(self) -> None:
+        """Withdraws what a new snapshot has not named, beside everything else; never returns."""
+        while True:
+            await self._untidy.wait()
+            self._untidy.clear()
+            more = True
+            while more:
+                more = self._replica.withdraw_some()
+                await asyncio.sleep(0)  # pings are answered in between
+            self._look()
 
     async def speak(self) -> None:
         """Sends what there is to say, until the gateway is gone."""
@@ -156,6 +169,10 @@ class Relay:
             with contextlib.suppress(asyncio.TimeoutError):
                 async with timeout(None if later == float("inf") else later):
                     await self._wake.wait()
+
+    def _look(self) -> None:
+        if self._greeting is not None and self._replica.complete:
+            self._may_serve.set()
 
     def _waiting(self) -> Iterator[serving_pb2.FromServing]:
         while self._disbelieved:

@@ -6,6 +6,7 @@ start, loading Python's modules, is behind it when it is needed.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import subprocess
@@ -25,6 +26,9 @@ from local_group.state import CHILD_VARIABLE, DATA_DIR_VARIABLE
 CHILD_NAME = "serving"
 LOG_BYTES = 16 << 20
 """A larger log is moved to `serving.log.1`."""
+DISCARD_SECONDS = 1.0
+"""For which a process that was killed is waited for, and everything with it. One that the kernel cannot
+end even then is left to it."""
 PROGRAM = (sys.executable, "-m", "federation.serving")
 
 
@@ -56,8 +60,10 @@ class Spawner:
 
     @property
     def reserve_pid(self) -> int | None:
-        """The process in reserve, if there is one."""
-        return self._reserve.process.pid if self._reserve is not None else None
+        """The process in reserve, if there is one that runs."""
+        if self._reserve is None or self._reserve.process.poll() is not None:
+            return None
+        return self._reserve.process.pid
 
     def prepare(self) -> None:
         """Sees to it that one is in reserve.
@@ -65,10 +71,13 @@ class Spawner:
         Raises:
             OSError: it cannot be started.
         """
-        if self._reserve is None:
-            self._reserve = self._spawn()
-            # There is no hurry: it loads as politely as it will serve.
-            os.setpriority(os.PRIO_PROCESS, self._reserve.process.pid, self._nice)
+        if self.reserve_pid is not None:
+            return
+        ended, self._reserve = self._reserve, None
+        _discard(ended)
+        self._reserve = self._spawn()
+        # There is no hurry: it loads as politely as it will serve.
+        os.setpriority(os.PRIO_PROCESS, self._reserve.process.pid, self._nice)
 
     def take(self) -> Spawned:
         """The one in reserve if it is fit, else a new one.
@@ -134,5 +143,6 @@ def _fit(process: subprocess.Popen[bytes]) -> bool:
 def _discard(spawned: Spawned | None) -> None:
     if spawned is not None:
         spawned.process.kill()
-        spawned.process.wait()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            spawned.process.wait(DISCARD_SECONDS)
         spawned.end.close()

@@ -13,6 +13,34 @@ from moonmesh.v1 import serving_pb2
 GUARDS = "guards"
 """Where in the details of a report its guards are, by peer."""
 
+RESERVE_TICKS = 8
+"""Ticks for which one serves before the next is loaded in reserve: a start is not slowed down by it, and
+one that dies again and again does not cost twice."""
+RESERVE_TICKS_MAX = 2400
+"""Longest pause, in ticks of serving, before a reserve that ended is replaced."""
+
+
+class ReserveClock:
+    """When a reserve is to be prepared, in ticks for which a process has served.
+
+    A reserve that ends again and again is replaced after pauses that double; one that has lasted for
+    the longest of them ends the doubling.
+    """
+
+    def __init__(self) -> None:
+        self._next = RESERVE_TICKS
+        self._pause = RESERVE_TICKS
+
+    def due(self, served: int) -> bool:
+        """Whether to prepare one now, where none is there; said once for each that is to be prepared."""
+        if served < self._next:
+            return False
+        if served - self._next >= RESERVE_TICKS_MAX:
+            self._pause = RESERVE_TICKS
+        self._next = served + self._pause
+        self._pause = min(2 * self._pause, RESERVE_TICKS_MAX)
+        return True
+
 
 class Watch:
     """Counts the ticks without an answer.
@@ -71,7 +99,12 @@ class Absorber:
                 self._refusals.record(who, reason, each.last_at, grown)
         self._refused = {key: each.count for key, each in refused.items()}
         self.store_well = report.store_well
-        details = json.loads(report.details_json)
+        try:
+            details = json.loads(report.details_json)
+        except RecursionError as error:
+            raise ValueError("its details are nested too deeply") from error
         if not isinstance(details, dict):
             raise ValueError("its details are no object")
+        if not isinstance(details.get(GUARDS, {}), dict):
+            raise ValueError("its guards are no object")
         self.details = details

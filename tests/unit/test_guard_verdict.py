@@ -114,6 +114,33 @@ def test_a_peer_that_is_of_use_is_not_cut_off_by_callers_in_a_hurry() -> None:
     assert set(found.failures) == {Failure.OURS}
 
 
+def test_time_without_a_pull_is_not_fruitless() -> None:
+    found = verdicts()
+    found.begin(Kind.PULL, 0.0)
+    found.pulse.useful(0.1)
+    found.end(Kind.PULL, None, 0.1, began=0.0, probe=False, seconds=0.1)
+    for minute in range(1, 5):
+        found.pulse.heard(60.0 * minute + 0.2)
+        timed_out(found, 60.0 * minute, 60.0 * minute + 0.35)
+    assert found.failures == {Failure.OURS: 4}
+    found.pulse.heard(300.0)
+    assert not found.pulse.to_blame(300.0, 300.1), "nor where none is open now"
+
+
+def test_pulls_that_are_open_together_are_fruitless_for_the_time_of_one() -> None:
+    found = verdicts()
+    for n in range(10):
+        found.begin(Kind.PULL, n / 100)
+    found.pulse.heard(0.9)
+    for n in range(10):
+        found.end(Kind.PULL, Failure.TIMEOUT, 1.0, began=n / 100, probe=False)
+    assert found.failures == {Failure.OURS: 10}
+    found.begin(Kind.PULL, 9.0)
+    found.pulse.heard(9.0 + STALL - 1.0)
+    assert not found.pulse.to_blame(9.0, 9.0 + STALL - 1.0 - 0.01)
+    assert found.pulse.to_blame(9.0, 9.0 + STALL - 1.0 + 0.01)
+
+
 def test_heard_anew_an_open_breaker_lets_one_probe_pass_and_no_more() -> None:
     found = verdicts()
     for _ in range(3):

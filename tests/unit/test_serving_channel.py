@@ -19,7 +19,7 @@ from federation.counters import counters
 from federation.peers.callers import Caller, Callers
 from federation.peers.channel import Channel, ChannelError, message_bytes_max
 from federation.peers.child import ServingProcess
-from federation.peers.feed import Feed, Replica
+from federation.peers.feed import WITHDRAWN_AT_ONCE, Feed, Replica
 from federation.peers.relay import GONE_MAX, Relay
 from federation.peers.setup import Setup
 from federation.peers.spawn import Spawner
@@ -132,7 +132,7 @@ class Talk:
         self.ends = ends
         self.relay = Relay(
             ends.serving,
-            Replica(blocks_max=10, hop_limit=1, on_change=lambda _: None),
+            Replica(blocks_max=20 * WITHDRAWN_AT_ONCE, hop_limit=1, on_change=lambda _: None),
             callers=Callers("f", [Caller("west", [KEY.public_key()], frozenset())]),
             config=CONFIG,
             report=lambda: serving_pb2.ServingReport(details_json="{}"),
@@ -140,6 +140,7 @@ class Talk:
         self.tasks = [
             asyncio.create_task(self.relay.listen()),
             asyncio.create_task(self.relay.speak()),
+            asyncio.create_task(self.relay.tidy()),
         ]
 
     async def say(self, message: serving_pb2.ToServing) -> None:
@@ -227,6 +228,18 @@ async def test_nobody_is_served_before_blocks_and_greeting_are_here(talk: Talk) 
     assert talk.relay.reply() == greeting, "a reply is its caller's own"
 
 
+async def test_pings_are_answered_while_much_is_withdrawn(talk: Talk) -> None:
+    held = talk.relay._replica.holdings
+    for i in range(20 * WITHDRAWN_AT_ONCE):
+        held.restore(b"f" * 16, f"k{i}", HELD)
+    await talk.say(serving_pb2.ToServing(snapshot_begin=serving_pb2.SnapshotBegin()))
+    await talk.say(serving_pb2.ToServing(snapshot_end=serving_pb2.SnapshotEnd()))
+    await talk.say(serving_pb2.ToServing(ping=serving_pb2.Ping(n=1)))
+    await talk.next("pong")
+    assert len(held) > 0, "the answer did not wait for the end of it"
+    await wait_for_async(lambda: len(held) == 0, 10, "all to be withdrawn")
+
+
 async def test_blocks_that_are_gone_are_told_with_their_since(talk: Talk) -> None:
     for i in range(300):
         talk.relay.gone(b"f" * 16, f"k{i}", HELD)
@@ -289,7 +302,7 @@ def test_what_it_counted_outlives_it() -> None:
     assert second.details == {"blocks": 4}
 
 
-@pytest.mark.parametrize("details", ["", "[]", "{"])
+@pytest.mark.parametrize("details", ["", "[]", "{", "[" * 200_000, '{"guards": 5}'])
 def test_a_report_that_is_none_is_refused(details: str) -> None:
     with pytest.raises(ValueError):  # noqa: PT011 - json's own, or ours
         Absorber(RefusalLog()).absorb(serving_pb2.ServingReport(details_json=details))

@@ -7,7 +7,13 @@ from hypothesis import strategies as st
 
 from federation.config import SERVING_BYTES_PER_BLOCK, SERVING_KEY_BYTES
 from federation.counters import counters
-from federation.peers.feed import BLOCKS_PER_MESSAGE, Feed, Replica
+from federation.peers.feed import (
+    BLOCKS_PER_MESSAGE,
+    CHANGED_MAX,
+    WITHDRAWN_AT_ONCE,
+    Feed,
+    Replica,
+)
 from local_group.holdings import Change, Held, Holdings
 from moonmesh.v1 import serving_pb2
 
@@ -49,6 +55,8 @@ class Pair:
         count = 0
         while self.pass_one() is not None:
             count += 1
+        while self.replica.withdraw_some():
+            pass
         assert not self.feed.pending
         return count
 
@@ -132,6 +140,63 @@ def test_at_the_limit_of_changes_there_is_no_snapshot() -> None:
         pair.truth.report(FP, f"k{i}", 5, DIGEST, 1.0)
     pair.settle()
     assert pair.feed.snapshots == 1
+
+
+def test_changes_in_two_namespaces_by_turns_go_in_full_messages() -> None:
+    pair = Pair(changed_max=4 * BLOCKS_PER_MESSAGE)
+    pair.settle()
+    for i in range(2 * BLOCKS_PER_MESSAGE):
+        pair.truth.report(FP, f"k{i}", 5, DIGEST, 1.0)
+        pair.truth.report(OTHER, f"k{i}", 5, DIGEST, 1.0)
+    told = [message.blocks.fingerprint for _ in range(4) if (message := pair.pass_one())]
+    assert told == [FP, OTHER, FP, OTHER]
+    assert pair.settle() == 0
+    assert (pair.copied(), pair.feed.snapshots) == (pair.offered(), 1)
+
+
+def test_what_a_snapshot_lacks_is_withdrawn_in_slices() -> None:
+    withdrawn: list[Change] = []
+    replica = Replica(blocks_max=CHANGED_MAX, hop_limit=1, on_change=withdrawn.append)
+    for i in range(CHANGED_MAX):
+        replica.holdings.restore(FP, f"k{i}", Held(5, DIGEST, "", 0, 0, 1.0))
+    withdrawn.clear()
+
+    def apply(**what: object) -> None:
+        replica.apply(serving_pb2.ToServing(**what))  # type: ignore[arg-type]
+
+    apply(snapshot_begin=serving_pb2.SnapshotBegin())
+    assert not replica.withdraw_some(), "it may name them yet"
+    apply(snapshot_end=serving_pb2.SnapshotEnd())
+    slices = [len(withdrawn)]
+    more = True
+    while more:
+        before = len(withdrawn)
+        more = replica.withdraw_some()
+        slices.append(len(withdrawn) - before)
+        assert replica.complete is not more
+    assert max(slices) == WITHDRAWN_AT_ONCE
+    assert (sum(slices), len(replica.holdings)) == (CHANGED_MAX, 0)
+
+
+def test_what_is_offered_between_two_slices_stays() -> None:
+    pair = Pair()
+    blocks = 3 * WITHDRAWN_AT_ONCE
+    for i in range(blocks):
+        pair.truth.report(FP, f"k{i}", 5, DIGEST, 1.0)
+    pair.settle()
+    pair.feed.restart()
+    for i in range(blocks):
+        pair.truth.withdraw(FP, f"k{i}")
+    while (message := pair.pass_one()) is not None:
+        last = message.WhichOneof("what")
+        if last == "snapshot_end":
+            break
+    assert last == "snapshot_end"
+    assert pair.replica.withdraw_some()
+    stays = pair.copy.keys(FP)[0]
+    pair.truth.report(FP, stays, 5, DIGEST, 1.0)
+    pair.settle()
+    assert pair.copied() == pair.offered() == {(FP, stays): Held(5, DIGEST, "", 0, 0, 1.0)}
 
 
 _OPS = st.lists(

@@ -15,6 +15,9 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
 from federation import telemetry
+from federation.config import PEERS_MAX
+from federation.counters import COUNTER_NAMES
+from federation.limits.names import GuardName
 from federation.span_export import FileExporter, QueueProcessor, prune
 from federation.telemetry import Counters, Samples, extract, inject, span
 
@@ -301,6 +304,11 @@ def test_counters_add_from_many_threads() -> None:
     for thread in threads:
         thread.join()
     assert found.snapshot() == {"moonmesh_peer_bytes_total": 12000}
+
+
+def test_there_are_names_for_all_refusals_and_as_many_others() -> None:
+    refusals = PEERS_MAX * len(GuardName) * 2
+    assert refusals + 1024 <= COUNTER_NAMES
 
 
 def test_counter_names_are_bounded_and_checked() -> None:
