@@ -7,21 +7,25 @@ The next start reads the files of runs whose runner is gone, ends what is marked
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import shutil
+import stat
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from chaos.network.tools import NAMED, named_of, remove
+from chaos.errors import ChaosError
+from chaos.network.tools import NAMED, PREFIX, named_of, remove
 from local_group.state import ProcessId, kill_all
 
 MARK = "MOONMESH_CHAOS_RUN"
 """Environment variable of every process of a run: the run's id."""
+FOLDER_PREFIX = "chaos-"
+"""Of the folder in the temporary folder that a run writes to."""
 KILL_S = 5.0
 FILE_BYTES_MAX = 1 << 20
 _ENVIRON_BYTES_MAX = 1 << 20
@@ -32,7 +36,8 @@ class RunFile(BaseModel):
 
     model_config = ConfigDict(frozen=True)
 
-    run: str
+    run: Annotated[str, Field(pattern=r"^[0-9]+-[0-9]+$")]
+    """Names are searched for with it: no pattern and no path may pass for one."""
     runner: ProcessId
     folders: tuple[str, ...]
     namespaces: tuple[str, ...] = ()
@@ -58,12 +63,35 @@ def runs_folder() -> Path:
     return Path(tempfile.gettempdir(), f"moonmesh-chaos-{os.getuid()}")
 
 
+def _check_private(folder: Path) -> None:
+    """Anyone may make a folder of this name first, and have us end and remove what its files name.
+
+    Raises:
+        ChaosError: others may write in it.
+        FileNotFoundError: it is not there.
+    """
+    found = folder.lstat()
+    private = stat.S_ISDIR(found.st_mode) and stat.S_IMODE(found.st_mode) & 0o777 == 0o700
+    if not private or found.st_uid != os.getuid():
+        raise ChaosError(
+            "is not a folder that only this user can write to (mode 0700, and no link)",
+            where=str(folder),
+            hint="see who made it and remove it, or set TMPDIR to a folder of your own",
+        )
+
+
 class Run:
-    """The record of one run: on disk from the start to the end of the `with`."""
+    """The record of one run: on disk from the start to the end of the `with`.
+
+    Raises:
+        ChaosError: others can write to the folder of run files.
+    """
 
     def __init__(self, folder: Path | None = None) -> None:
         self._runs = folder or runs_folder()
-        self._runs.mkdir(mode=0o700, exist_ok=True)
+        with contextlib.suppress(FileExistsError):
+            self._runs.mkdir(mode=0o700)
+        _check_private(self._runs)
         runner = ProcessId.of(os.getpid())
         assert runner is not None
         self._runner = runner
@@ -114,26 +142,61 @@ class Run:
 
 
 def clean_up(folder: Path | None = None) -> list[Found]:
-    """Ends and removes what runs whose runner is gone have left."""
+    """Ends and removes what runs whose runner is gone have left.
+
+    Raises:
+        ChaosError: others can write to the folder of run files.
+    """
+    runs = folder or runs_folder()
+    try:
+        _check_private(runs)
+    except FileNotFoundError:
+        return []
     found = []
-    for file in sorted((folder or runs_folder()).glob("*.json")):
+    for file in sorted(runs.glob("*.json")):
         try:
-            record = RunFile.model_validate_json(file.read_bytes()[:FILE_BYTES_MAX])
-        except (OSError, ValidationError, json.JSONDecodeError):
+            record = RunFile.model_validate_json(_read_own(file))
+        except (OSError, ValidationError):
             continue
         if record.runner.alive():
             continue
         left = list(marked(record.run))
         survivors = kill_all(left, KILL_S)
-        named = {n for n in (*record.namespaces, *named_of(record.run)) if (NAMED / n).exists()}
+        own = {n for n in record.namespaces if _is_named_by(record.run, n)}
+        named = {n for n in (*own, *named_of(record.run)) if (NAMED / n).exists()}
         kept = remove(sorted(named))  # after the processes in them
-        for name in record.folders:
-            shutil.rmtree(name, ignore_errors=True)
+        for place in filter(_is_of_a_run, map(Path, record.folders)):
+            shutil.rmtree(place, ignore_errors=True)
         if not survivors and not kept:
             with contextlib.suppress(OSError):
                 file.unlink()
         found.append(Found(record.run, len(left), len(survivors), len(named), tuple(kept)))
     return found
+
+
+def _read_own(file: Path) -> bytes:
+    """The start of a regular file of this user.
+
+    Raises:
+        OSError: it is none, or cannot be read.
+    """
+    # Not to wait for a pipe, and not to read through a link.
+    handle = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(handle, "rb") as opened:
+        found = os.fstat(handle)
+        if not stat.S_ISREG(found.st_mode) or found.st_uid != os.getuid():
+            raise PermissionError(f"{file} is no regular file of this user")
+        return opened.read(FILE_BYTES_MAX)
+
+
+def _is_of_a_run(folder: Path) -> bool:
+    """Whether a folder is where runs put theirs, and named so."""
+    return folder.parent == Path(tempfile.gettempdir()) and folder.name.startswith(FOLDER_PREFIX)
+
+
+def _is_named_by(run: str, namespace: str) -> bool:
+    """Whether a network namespace has the name that a run gives, and no path."""
+    return namespace.startswith(f"{PREFIX}{run}-") and "/" not in namespace
 
 
 def marked(run: str, but: Iterable[int] = ()) -> Iterator[ProcessId]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from chaos.cleanup import MARK, Run, clean_up
+from chaos.cleanup import FOLDER_PREFIX, MARK, Run, clean_up
 from chaos.errors import ChaosError
 from chaos.execution import execute
 from chaos.figures import figures
@@ -29,7 +29,6 @@ from federation.errors import MoonmeshError
 from federation.timeouts import timeout
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-STOP_GROUPS_S = 60.0
 TIMED = frozenset({"deadlines", "errors", "local_p99", "felt", "hits", "returns", "healthy"})
 """Invariants that a busy machine can break. What is not here is never run again in the hope of better."""
 
@@ -181,7 +180,7 @@ class Runner:
         return self._outcome
 
     async def _run(self) -> None:
-        folder = Path(tempfile.mkdtemp(prefix="chaos-"))
+        folder = Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX))
         with Run() as run:
             if not self._keep:
                 run.owns(folder)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
+from chaos.hostile.names import Answer, Attack
 from chaos.invariants.parameters import Invariants
 from federation.errors import ConfigError, UsageError
 from federation.limits.names import GuardName
@@ -47,6 +48,16 @@ class Topology(Section):
     block_bytes: Size = 64 * 1024
     limits: dict[str, int | str] = {}
     """`[limits]` of every group."""
+
+    @model_validator(mode="after")
+    def _names(self) -> Topology:
+        everyone = [*self.groups, *self.hostile]
+        for name in everyone:
+            if everyone.count(name) > 1:
+                raise ValueError(f"the topology has {name!r} twice")
+        for name, namespaces in self.hostile.items():
+            _check_namespaces(namespaces, f"the place {name!r}")
+        return self
 
     @property
     def identity(self) -> str:
@@ -137,9 +148,9 @@ class Hostile(_Step):
     name: GroupName
     target: GroupName
     answer: str = "honest"
-    """How it answers pulls: `chaos.hostile.answers.Answer`."""
+    """How it answers pulls: `chaos.hostile.names.Answer`."""
     attack: str = "none"
-    """What it does by itself: `chaos.hostile.attacks.Attack`."""
+    """What it does by itself: `chaos.hostile.names.Attack`."""
     statements: Literal["honest", "replay", "equivocate"] = "honest"
     catalog: Literal["claims", "giant", "stall"] = "claims"
     claims: Annotated[tuple[GroupName, ...], Field(strict=False)] = ()
@@ -187,15 +198,43 @@ class Scenario(Section):
             for name in _named(step):
                 if name not in groups | hostile:
                     raise ValueError(f"step {number} names {name!r}, which the topology lacks")
-            if isinstance(step, Hostile) and step.name not in hostile:
-                raise ValueError(f"step {number}: {step.name!r} is no place for a hostile peer")
+            if isinstance(step, Hostile):
+                if step.name not in hostile:
+                    raise ValueError(f"step {number}: {step.name!r} is no place for a hostile peer")
+                if step.target in hostile:
+                    raise ValueError(f"step {number}: the target {step.target!r} is no real group")
+                _check_one_of(step.answer, [a.value for a in Answer], f"step {number}: answer")
+                _check_one_of(step.attack, [a.value for a in Attack], f"step {number}: attack")
+                _check_namespaces(step.namespaces, f"step {number}")
+            if isinstance(step, Signal) and step.part.startswith("store-"):
+                stores = [f"store-{i}" for i in range(self.topology.stores)]
+                _check_one_of(step.part, stores, f"step {number}: part")
             if isinstance(step, (Signal, Link)) and set(_named(step)) & hostile:
                 raise ValueError(f"step {number}: {step.do} needs real groups")
             if step.at + (step.lasts or 0) > self.workload.seconds:
                 raise ValueError(f"step {number} ends after the load, at {self.workload.seconds} s")
             if step.do != "kill" and step.lasts is None:
                 raise ValueError(f"step {number}: {step.do} needs lasts")
+        self._check_invariants(groups, hostile)
         return self
+
+    def _check_invariants(self, groups: set[str], hostile: set[str]) -> None:
+        wanted = self.invariants
+        for counter in wanted.counters:
+            _check_one_of(counter.group, groups, "invariants.counters: group")
+        for refused in wanted.refused:
+            _check_one_of(refused.group, groups, "invariants.refused: group")
+        for peak in wanted.peaks:
+            _check_one_of(peak.group, groups, "invariants.peaks: group")
+            _check_one_of(peak.peer, groups | hostile, "invariants.peaks: peer")
+        for booked in wanted.books:
+            _check_one_of(booked.name, hostile, "invariants.books: name")
+        if wanted.leased is not None:
+            _check_one_of(wanted.leased.name, hostile, "invariants.leased: name")
+        if wanted.contained is not None:
+            _check_one_of(wanted.contained.group, groups, "invariants.contained: group")
+            everyone = groups | hostile
+            _check_one_of(wanted.contained.origin, everyone, "invariants.contained: origin")
 
     @property
     def window(self) -> tuple[float, float] | None:
@@ -212,8 +251,21 @@ def _named(step: Step) -> Iterable[str]:
     if isinstance(step, Link):
         return (step.source, step.to)
     if isinstance(step, Hostile):
-        return (step.name, step.target)
+        return (step.name, step.target, *step.claims)
     return ()
+
+
+def _check_one_of(name: str, known: Collection[str], where: str) -> None:
+    if name not in known:
+        there = f"known here: {', '.join(sorted(known))}" if known else "the topology has none"
+        raise ValueError(f"{where}: there is no {name!r} ({there})")
+
+
+def _check_namespaces(names: Iterable[str], where: str) -> None:
+    from chaos.load.keys import ENVELOPES  # only here: it loads what `chaos list` can do without
+
+    for name in names:
+        _check_one_of(name, ENVELOPES, f"{where}: namespace")
 
 
 def load_scenario(path: Path) -> Scenario:

@@ -120,17 +120,6 @@ def stored_key(fingerprint: Fingerprint, key: str) -> str:
     return f"{fingerprint.hex()}/{key}"
 
 
-def split_stored_key(stored: str) -> tuple[Fingerprint, str] | None:
-    """The namespace and key of a stored key, or None where it is not one of ours."""
-    head, slash, key = stored.partition("/")
-    if not slash or not key or len(head) != 2 * FINGERPRINT_BYTES:
-        return None
-    try:
-        return Fingerprint(bytes.fromhex(head)), key
-    except ValueError:
-        return None
-
-
 def block_digest(fingerprint: bytes, key: str, data: bytes | bytearray | memoryview) -> bytes:
     """xxh3-128 of namespace, key and bytes (16 bytes), made by the writer and checked by everyone.
 

@@ -19,8 +19,10 @@ OWN_AUTOGROUP = Path("/proc/self/autogroup")
 OWN_CGROUPS = Path("/proc/self/cgroup")
 CGROUPS = Path("/sys/fs/cgroup")
 PROCESSES = "cgroup.procs"
+CONTROLLERS = "cgroup.controllers"
+HANDED_DOWN = "cgroup.subtree_control"
 CGROUP = "moonmesh"
-NOT_SHARED = "not permitted to make a CPU cgroup: latencies will be worse (sched_autogroup)"
+NOT_SHARED = "no CPU cgroup can be made here: latencies will be worse (sched_autogroup)"
 FIRST_NICE = -10
 """Ten times the share of other sessions. What is started has little to do, and others wait for it."""
 
@@ -44,6 +46,20 @@ def _cpu_cgroup(lines: list[str]) -> str:
     return next((path for number, _, path in found if number == "0"), "/")
 
 
+def _shares_cores(parent: Path) -> bool:
+    """Whether cgroups in `parent` have a share of the cores of their own.
+
+    In version 2 only those do whose parent has handed the cpu controller down: to the scheduler, processes
+    in any other are still in the root's task group, and so in their autogroup.
+    """
+    if not (parent / CONTROLLERS).exists():
+        return True
+    try:
+        return "cpu" in (parent / HANDED_DOWN).read_text().split()
+    except OSError:
+        return False
+
+
 def come_first() -> bool:
     """Gives this process's session a larger share of the cores; False where that is not permitted."""
     if not in_autogroup():
@@ -60,13 +76,16 @@ def one_share() -> Iterator[bool]:
     """Moves this process, and so all that it starts, into one CPU cgroup: there, nice values count.
 
     For what measures and tests: groups, engines and what breaks them share the cores as processes of one
-    machine's services do. Yields False where that is not permitted, and latencies are far worse for it.
+    machine's services do. Yields False where that cannot be done, and latencies are far worse for it.
     """
     if not in_autogroup():
         yield True
         return
     # Version 1 has a tree a controller, version 2 one for all.
     parent = CGROUPS / "cpu" if (CGROUPS / "cpu" / PROCESSES).exists() else CGROUPS
+    if not _shares_cores(parent):
+        yield False
+        return
     folder = parent / CGROUP
     try:
         folder.mkdir(exist_ok=True)

@@ -47,7 +47,7 @@ def read_top(path: Path, keys: Sequence[str]) -> dict[str, Any]:
             break
         match = _KEY.match(line)
         if match and match[1] in keys:
-            with contextlib.suppress(tomllib.TOMLDecodeError):
+            with contextlib.suppress(tomllib.TOMLDecodeError, RecursionError):
                 content |= tomllib.loads(line)
     return content
 
@@ -113,6 +113,10 @@ def _parse(text: str, path: Path) -> dict[str, Any]:
             where=where,
             hint='write key = value; put text in "quotes"',
         ) from error
+    except RecursionError:
+        raise ConfigError(
+            "is nested too deep", where=str(path), hint="is this the right file?"
+        ) from None
 
 
 def _problem(

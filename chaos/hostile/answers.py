@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import enum
 import os
 import struct
 import zlib
@@ -11,6 +10,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
+from chaos.hostile.names import Answer
 from federation.bench.workload import BlockBytes
 from federation.identity import Fingerprint, block_digest
 from federation.transfer.frames import HEADER_BYTES, Encoder
@@ -27,49 +27,6 @@ PATCHES = 4
 
 Content = Callable[[str], bytes]
 """The bytes that an honest group would hold under a key."""
-
-
-class Answer(str, enum.Enum):
-    """How a pull is answered."""
-
-    HONEST = "honest"
-    """The claimed blocks, with their digests: shows that the rest of this program is sound."""
-    WRONG_DIGEST = "wrong-digest"
-    """The right bytes, and another digest."""
-    WRONG_BYTES = "wrong-bytes"
-    """Other bytes than the digest is of."""
-    POISON = "poison"
-    """Other bytes than were written, with a digest that fits them: only trust can be wrong here."""
-    WRONG_SIZE = "wrong-size"
-    """A header that announces more than was asked for."""
-    WRONG_LENGTH = "wrong-length"
-    """Whole blocks with valid digests, a byte too short."""
-    WRONG_NAMESPACE = "wrong-namespace"
-    """Blocks with the digest that they have in another namespace."""
-    OVERSIZED_MESSAGE = "oversized-message"
-    """One message far above the limit."""
-    GARBAGE = "garbage"
-    """Bytes that are no frames."""
-    CUT = "cut"
-    """Ends in the middle of a block."""
-    NOTHING = "nothing"
-    """Holds none of what it claims."""
-    STALL = "stall"
-    """Accepts, and never answers."""
-    STALL_MIDWAY = "stall-midway"
-    """Stops in the middle of a block, and keeps the stream open."""
-    DRIP = "drip"
-    """Sends a byte a second."""
-    SLUGGISH = "sluggish"
-    """The honest answer, whole and late."""
-    PATCHY = "patchy"
-    """Lacks some of what it claims."""
-    HUGE = "huge"
-    """Blocks as large as the asker has room for, with valid digests."""
-    TRAVELLED = "travelled"
-    """Poison that has come through another group: what is read of it shows."""
-    BUSY = "busy"
-    """Has no room, and says when it may have some. See `chaos.hostile.peer`."""
 
 
 def honest_block(key: str) -> bytes:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import enum
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -13,6 +12,7 @@ import grpc.aio
 
 from chaos.hostile.books import Books
 from chaos.hostile.holding import Holder
+from chaos.hostile.names import Attack
 from federation.identity import Fingerprint
 from federation.peers.link import CATALOG_METHOD, HELLO_METHOD, PULL_METHOD
 from moonmesh.v1 import peer_pb2
@@ -29,34 +29,6 @@ PAUSE_S = 0.001
 LOOK_UPS = 8
 SNAPSHOTS = 2
 HELD_STREAMS = 12
-
-
-class Attack(str, enum.Enum):
-    """What is done to the target."""
-
-    NONE = "none"
-    HELLOS = "hellos"
-    """Greets as fast as it can."""
-    REQUESTS = "requests"
-    """Pulls, with as many keys as fit, as fast as it can, many at once."""
-    CATALOGS = "catalogs"
-    """Asks for whole catalogs, many at once."""
-    CONNECTIONS = "connections"
-    """Opens connections and says nothing on them."""
-    PIN = "pin"
-    """Pulls every block of the target every few seconds, so that all of them stay leased."""
-    SLOW_READER = "slow-reader"
-    """Pulls everything, and takes none of it: what is on its way stays in the target's memory."""
-    LOOKUPS = "lookups"
-    """Asks for one unknown block, again and again: little work, and many requests."""
-    SNAPSHOTS = "snapshots"
-    """Asks for the whole catalog again as soon as it has it."""
-    POLLS = "polls"
-    """Keeps many questions open for what is new in one namespace."""
-    HOLD = "hold"
-    """Begins many pulls that it does not read, and then keeps questions open as well."""
-    DRAIN = "drain"
-    """Pulls all that the target holds, over and over, as fast as it comes."""
 
 
 TASKS = {Attack.LOOKUPS: LOOK_UPS, Attack.SNAPSHOTS: SNAPSHOTS, Attack.DRAIN: 2}

@@ -26,8 +26,9 @@ import grpc
 import grpc.aio
 from pydantic import BaseModel, ConfigDict
 
-from chaos.hostile.answers import Answer, Content, answer, honest_block, load_content
-from chaos.hostile.attacks import Attack, Attacker
+from chaos.hostile.answers import Content, answer, honest_block, load_content
+from chaos.hostile.attacks import Attacker
+from chaos.hostile.names import Answer, Attack
 from chaos.hostile.statements import Speaker
 from chaos.load.keys import ENVELOPES, chain, contents, owner
 from federation.catalog.log import HoldingsLog

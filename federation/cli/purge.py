@@ -33,7 +33,8 @@ def purge(
     """Remove the blocks that came from one group, e.g. when it has written wrong ones.
 
     The gateway knows the origin of each block it has pulled. Take the peer out of `import` first, or what
-    it goes on sending comes back. Exit code 1 if some are still there in the end.
+    it goes on sending comes back. Exit code 1 if some are still there in the end, or if no block of that
+    group is known here: its name may be mistyped.
     """
     from rich.console import Console
 
@@ -49,6 +50,13 @@ def purge(
         )
     if isinstance(reply, str):
         raise MoonmeshError(reply, where=str(group.gateway_socket), hint="is the group up?")
+    known = ", ".join(reply.origins) or "none"
+    if not reply.removed and not reply.left and origin not in reply.origins:
+        console.print(
+            f"no block is known here that came from {origin}; origins known here: {known}",
+            markup=False,
+        )
+        raise typer.Exit(1)
     blocks = f"{reply.removed} {'block' if reply.removed == 1 else 'blocks'}"
     console.print(f"removed {blocks} that came from {origin}")
     if reply.left:
@@ -58,5 +66,4 @@ def purge(
         )
         raise typer.Exit(1)
     if not reply.removed:
-        known = ", ".join(reply.origins) or "no other group"
-        console.print(f"blocks are known here that came from: {known}")
+        console.print(f"origins known here: {known}")

@@ -10,7 +10,8 @@ from typing import Any
 import grpc.aio
 import pytest
 
-from chaos.hostile.attacks import Attack, Attacker
+from chaos.hostile.attacks import Attacker
+from chaos.hostile.names import Attack
 from chaos.hostile.peer import NARROW
 from tests.support.credentials import Made
 from tests.support.wait import wait_for_async

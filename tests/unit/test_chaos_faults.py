@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
+from chaos import cleanup
 from chaos.cleanup import MARK, Run, RunFile, clean_up, marked
+from chaos.errors import ChaosError
 from chaos.faults.proxy import Proxy
 from local_group.state import ProcessId
 from tests.support.wait import wait_for
@@ -145,21 +149,33 @@ def sleeper(run: str) -> subprocess.Popen[bytes]:
     )
 
 
-def test_what_a_killed_run_left_is_found_and_removed(tmp_path: Path) -> None:
-    runs, folder = tmp_path / "runs", tmp_path / "chaos-x"
-    runs.mkdir()
-    folder.mkdir()
+@pytest.fixture
+def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where run files are, in a temporary folder of the test's own."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    made = tmp_path / "runs"
+    made.mkdir(mode=0o700)
+    return made
+
+
+def record_of_killed(run: str, *folders: Path) -> str:
     gone = subprocess.Popen([sys.executable, "-c", "pass"])
     runner = ProcessId.of(gone.pid)
     assert runner is not None
     gone.wait()
-    with sleeper("killed-run") as left, sleeper("other-run") as other:
+    return RunFile(run=run, runner=runner, folders=tuple(map(str, folders))).model_dump_json()
+
+
+def test_what_a_killed_run_left_is_found_and_removed(runs: Path) -> None:
+    folder = runs.parent / "chaos-x"
+    folder.mkdir()
+    killed = f"{os.getpid()}-7"
+    with sleeper(killed) as left, sleeper(f"{os.getpid()}-77") as other:
         try:
-            wait_for(lambda: bool(list(marked("killed-run"))), 10, "the process to start")
-            record = RunFile(run="killed-run", runner=runner, folders=(str(folder),))
-            (runs / "killed-run.json").write_text(record.model_dump_json())
+            wait_for(lambda: bool(list(marked(killed))), 10, "the process to start")
+            (runs / "killed.json").write_text(record_of_killed(killed, folder))
             (found,) = clean_up(runs)
-            assert (found.run, found.processes, found.survivors) == ("killed-run", 1, 0)
+            assert (found.run, found.processes, found.survivors) == (killed, 1, 0)
             assert left.wait(10) == -9
             assert other.poll() is None, "a process of another run is left alone"
             assert not folder.exists()
@@ -184,3 +200,63 @@ def test_a_run_that_goes_on_is_left_alone(tmp_path: Path) -> None:
 def test_a_damaged_run_file_is_no_reason_to_fail(tmp_path: Path) -> None:
     (tmp_path / "x.json").write_text("{")
     assert clean_up(tmp_path) == []
+
+
+def test_only_folders_of_runs_are_removed(runs: Path) -> None:
+    kept = [runs.parent / "mine", runs.parent / "chaos-a" / "chaos-b", runs.parent / "chaos-target"]
+    for folder in kept:
+        folder.mkdir(parents=True)
+    link = runs.parent / "chaos-link"
+    link.symlink_to(kept[2])
+    named = [kept[0], kept[1], link, runs.parent / "chaos-a" / ".." / "mine"]
+    (runs / "1-2.json").write_text(record_of_killed("1-2", *named))
+    assert len(clean_up(runs)) == 1
+    assert all(folder.is_dir() for folder in kept)
+
+
+@pytest.mark.parametrize("run", ["*", "1-*", "../1-2", "1-2\n", "", "1-2-3"])
+def test_a_run_is_named_by_numbers(runs: Path, run: str) -> None:
+    record = json.loads(record_of_killed("1-2"))
+    (runs / "1-2.json").write_text(json.dumps({**record, "run": run}))
+    assert clean_up(runs) == []
+
+
+def test_a_run_file_is_a_regular_file(runs: Path) -> None:
+    elsewhere = runs.parent / "elsewhere.json"
+    elsewhere.write_text(record_of_killed("1-2"))
+    (runs / "link.json").symlink_to(elsewhere)
+    (runs / "folder.json").mkdir()
+    os.mkfifo(runs / "pipe.json")
+    assert clean_up(runs) == []
+
+
+@pytest.mark.parametrize("what", ["open", "link", "file", "owner"])
+def test_a_folder_that_others_may_write_to_is_refused(
+    runs: Path, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (runs / "1-2.json").write_text(record_of_killed("1-2"))
+    folder = runs
+    if what == "open":
+        runs.chmod(0o777)
+    elif what == "link":
+        folder = runs.parent / "link"
+        folder.symlink_to(runs)
+    elif what == "file":
+        folder = runs / "1-2.json"
+    else:
+        monkeypatch.setattr(os, "getuid", lambda: runs.stat().st_uid + 1)
+    for start in (clean_up, Run):
+        with pytest.raises(ChaosError, match="TMPDIR"):
+            start(folder)
+    assert (runs / "1-2.json").exists()
+
+
+def test_a_file_of_another_user_is_ignored(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (runs / "1-2.json").write_text(record_of_killed("1-2"))
+    monkeypatch.setattr(cleanup, "_check_private", lambda folder: None)
+    monkeypatch.setattr(os, "getuid", lambda: runs.stat().st_uid + 1)
+    assert clean_up(runs) == []
+
+
+def test_without_run_files_there_is_nothing_to_clean_up(runs: Path) -> None:
+    assert clean_up(runs / "none") == []

@@ -14,12 +14,12 @@ from chaos.hostile.answers import (
     HUGE_BYTES,
     MESSAGES,
     SLUGGISH_S,
-    Answer,
     answer,
     honest_block,
     load_content,
 )
 from chaos.hostile.books import Books
+from chaos.hostile.names import Answer
 from chaos.hostile.peer import LoadClaims
 from chaos.hostile.statements import Speaker
 from chaos.load.keys import DEMO, ENVELOPES, contents, owner

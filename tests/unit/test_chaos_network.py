@@ -171,7 +171,7 @@ def test_the_next_start_removes_namespaces_after_the_processes(
     named = tmp_path / "netns"
     runs = tmp_path / "runs"
     named.mkdir()
-    runs.mkdir()
+    runs.mkdir(mode=0o700)
     ours = ["mm-7-8-1", "mm-7-8-1-east"]
     for name in [*ours, "mm-7-88-1", "blue"]:
         (named / name).touch()
@@ -197,7 +197,9 @@ def test_the_next_start_removes_namespaces_after_the_processes(
     gone.kill()
     gone.wait()
     # One is in the file alone, as if its making had been cut short; one in the folder alone.
-    record = RunFile(run="7-8", runner=runner, folders=(), namespaces=("mm-7-8-1", "mm-7-8-1-x"))
+    record = RunFile(
+        run="7-8", runner=runner, folders=(), namespaces=("mm-7-8-1", "mm-7-8-1-x", "blue")
+    )
     (runs / "7-8.json").write_text(record.model_dump_json())
     (found,) = clean_up(runs)
     assert steps == ["processes", *ours]

@@ -45,6 +45,11 @@ def result(name: str, *verdicts: Verdict, error: str = "", round_: int = 0) -> R
     )
 
 
+def suite(count: int) -> list[Result]:
+    """So many scenarios that held."""
+    return [result(f"other-{i}", GOOD) for i in range(count)]
+
+
 GOOD = Verdict("wrong_bytes", True, 0, "0")
 BAD = Verdict("deadlines", False, 3, "0 of the calls", "the latest by 30 ms")
 OFF = Verdict("acknowledged", True, off="killed")
@@ -92,7 +97,12 @@ def test_json_can_be_read_and_shown_again(tmp_path: Path) -> None:
     assert "smoke/broken --seed 7" in again.output
 
 
-@pytest.mark.parametrize("content", ["", "[]", '{"bench": "replay"}'])
+DAMAGED = '{"chaos":1,"held":true,"scenarios":[{}]}'
+
+
+@pytest.mark.parametrize(
+    "content", ["", "[]", '{"bench": "replay"}', DAMAGED, "[" * 100_000, '{"chaos":' * 100_000]
+)
 def test_what_is_no_report_is_refused(tmp_path: Path, content: str) -> None:
     path = tmp_path / "other.json"
     path.write_text(content)
@@ -114,11 +124,11 @@ def test_junit_has_a_case_a_scenario(tmp_path: Path) -> None:
 
 
 def test_a_scenario_counts_as_held_only_if_every_round_did() -> None:
-    rounds = [result("a", GOOD), result("a", BAD, round_=1), result("b", GOOD), result("b", GOOD)]
+    rounds = [result("a", GOOD), result("a", BAD, round_=1), *suite(14)]
     (first, *_) = as_dict(Outcome(results=rounds), 7)["targets"]
     assert (first["name"], first["value"], first["met"]) == (
         "scenarios that held 2 times in a row",
-        1,
+        14,
         False,
     )
 
@@ -126,10 +136,10 @@ def test_a_scenario_counts_as_held_only_if_every_round_did() -> None:
 def test_a_run_that_was_repeated_is_shown_and_fails_nothing_but_the_target(tmp_path: Path) -> None:
     first = result("a", BAD)
     first.repeated = True
-    both = Outcome(results=[first, result("a", GOOD)])
+    both = Outcome(results=[first, result("a", GOOD), *suite(14)])
     assert both.held
     report = as_dict(both, 7)
-    assert report["targets"][0]["value"] == 0, "it did not hold each time"
+    assert report["targets"][0]["value"] == 14, "it did not hold each time"
     write_junit(report, tmp_path / "junit.xml")
     assert Xml.parse(tmp_path / "junit.xml").getroot().get("failures") == "0"
     console = Console(file=io.StringIO(), width=140)
@@ -147,16 +157,33 @@ def test_only_what_depends_on_time_is_run_again(broken: list[str], alone: bool) 
 
 def test_the_targets_of_a_suite_are_measured() -> None:
     names = ("peer-frozen", "all-hostile", "giant-catalog")
-    results = [result(name, GOOD) for name in names]
+    results = [*(result(name, GOOD) for name in names), *suite(12)]
     (_, *targets) = as_dict(Outcome(results=results), 7)["targets"]
     assert [target["value"] for target in targets] == [
         0,
-        9 * 10**9,
+        45 * 10**9,
         0.4,
         pytest.approx(2.0 / 2.1),
         0.999,
     ]
     assert all(target["met"] for target in targets)
+
+
+@pytest.mark.parametrize(("scenarios", "interrupted"), [(14, 0), (15, 2)])
+def test_of_a_part_of_a_suite_nothing_is_missed(scenarios: int, interrupted: int) -> None:
+    part = Outcome(results=suite(scenarios), interrupted=interrupted)
+    targets = as_dict(part, 7)["targets"]
+    assert [target["met"] for target in targets] == [None, True, None, None, None, None]
+    assert "missed" not in text(as_dict(part, 7))
+
+
+def test_of_a_run_of_nothing_nothing_is_said() -> None:
+    assert {t["met"] for t in as_dict(Outcome(), 7)["targets"]} == {None}
+
+
+def test_a_name_is_shown_as_it_is() -> None:
+    odd = Outcome(results=[result("[/odd]", GOOD)])
+    assert "[/odd]" in text(as_dict(odd, 7))
 
 
 def test_of_several_rounds_the_worst_is_measured() -> None:

@@ -12,7 +12,6 @@ from federation.identity import (
     Fingerprint,
     block_digest,
     key_hash,
-    split_stored_key,
     stored_key,
 )
 
@@ -71,15 +70,8 @@ def test_an_envelope_that_is_none(change: dict[str, Any]) -> None:
         Envelope(**{**FIELDS, **change})
 
 
-def test_a_stored_key_can_be_taken_apart_again() -> None:
-    fingerprint = ENVELOPE.fingerprint()
-    for key in ("k", "a/b", "model_ff_0_k", "kéy"):
-        assert split_stored_key(stored_key(fingerprint, key)) == (fingerprint, key)
-
-
-@pytest.mark.parametrize("stored", ["", "plain", "ab/key", f"{GOLDEN}/", GOLDEN, f"{'z' * 32}/key"])
-def test_a_foreign_key_is_not_ours(stored: str) -> None:
-    assert split_stored_key(stored) is None
+def test_a_stored_key_begins_with_the_namespace() -> None:
+    assert stored_key(ENVELOPE.fingerprint(), "a/b") == f"{ENVELOPE.fingerprint().hex()}/a/b"
 
 
 def test_a_fingerprint_has_16_bytes() -> None:

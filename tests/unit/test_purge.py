@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
+from click.testing import Result
+from typer.testing import CliRunner
 
 from federation import purge as module
+from federation.cli.main import app
 from federation.identity import Fingerprint, stored_key
 from federation.purge import BATCH_BLOCKS, Purge, Purged
 from federation.transfer.staging import StagedBlock, Staging
 from local_group.holdings import Holdings
 from local_group.outcome import Outcome, Status
+from moonmesh.v1 import engine_pb2
+from tests.support.groups import write_group
 
 FP = b"f" * 16
 OBJECT_HAS_LEASE = -706
@@ -122,3 +128,36 @@ def test_many_blocks_are_removed_in_batches() -> None:
     store = Mooncake(names)
     assert run(store, holdings(**dict.fromkeys(names, ("evil", 1)))).removed == len(names)
     assert store.calls == [BATCH_BLOCKS, 1]
+
+
+def run_purge(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, removed: int, left: int, *origins: str
+) -> Result:
+    reply = engine_pb2.PurgeReply(removed=removed, left=left, origins=origins)
+    monkeypatch.setattr("federation.cli.health.ask_purge", lambda *_, **__: reply)
+    config = write_group(tmp_path, port_base=24000)
+    return CliRunner().invoke(app, ["purge", "--origin", "evil", "-c", str(config)])
+
+
+@pytest.mark.parametrize(
+    ("removed", "left", "origins", "code", "says"),
+    [
+        (0, 0, ("east", "north"), 1, "origins known here: east, north"),
+        (0, 0, (), 1, "origins known here: none"),
+        (0, 0, ("evil",), 0, "removed 0 blocks"),
+        (2, 0, (), 0, "removed 2 blocks"),
+        (0, 3, ("evil",), 1, "3 are still there"),
+    ],
+)
+def test_the_exit_code_tells_whether_there_was_anything_to_purge(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    removed: int,
+    left: int,
+    origins: tuple[str, ...],
+    code: int,
+    says: str,
+) -> None:
+    done = run_purge(tmp_path, monkeypatch, removed, left, *origins)
+    assert done.exit_code == code
+    assert says in " ".join(done.output.split())

@@ -75,3 +75,19 @@ def test_version_1_has_a_tree_for_cpu(kernel: Path) -> None:
     (kernel / "CGROUPS" / "cpu" / "cgroup.procs").touch()
     with one_share():
         assert (kernel / "CGROUPS" / "cpu" / "moonmesh" / "cgroup.procs").exists()
+
+
+@pytest.mark.parametrize(
+    ("handed_down", "found"),
+    [("cpuset cpu io memory\n", True), ("cpuset io\n", False), ("\n", False), (None, False)],
+)
+def test_version_2_has_to_hand_the_cpu_controller_down(
+    kernel: Path, handed_down: str | None, found: bool
+) -> None:
+    root = kernel / "CGROUPS"
+    (root / "cgroup.controllers").write_text("cpuset cpu io memory\n")
+    if handed_down is not None:
+        (root / "cgroup.subtree_control").write_text(handed_down)
+    with one_share() as shared:
+        assert shared is found
+    assert (root / "moonmesh").exists() is found, "a cgroup that changes nothing is not made"
