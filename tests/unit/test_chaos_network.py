@@ -162,7 +162,7 @@ def test_a_fault_that_a_network_cannot_make_is_refused_before_the_run() -> None:
 
 @pytest.mark.parametrize("kind", ["loopback", "namespaces"])
 def test_both_networks_can_make_every_fault_of_smoke(kind: choosing.Kind) -> None:
-    check(kind, [load_scenario(path) for path in find(["smoke", "serving"])])
+    check(kind, [load_scenario(path) for path in find(["smoke"])])
 
 
 def test_the_next_start_removes_namespaces_after_the_processes(
