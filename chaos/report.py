@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -18,7 +16,14 @@ from rich.table import Table
 from rich.text import Text
 
 from chaos.runner import Outcome, Result
-from federation.bench.report import Target, command_line, machine, now_utc, versions
+from federation.bench.report import (
+    Target,
+    command_line,
+    machine,
+    now_utc,
+    versions,
+    write_whole,
+)
 from federation.errors import UsageError
 from local_group.config import MIB
 
@@ -121,7 +126,7 @@ def write_json(report: dict[str, Any], path: Path) -> None:
     Raises:
         UsageError: if it cannot be written.
     """
-    _write(json.dumps(report, indent=2) + "\n", path)
+    write_whole(json.dumps(report, indent=2) + "\n", path)
 
 
 def write_junit(report: dict[str, Any], path: Path) -> None:
@@ -153,7 +158,7 @@ def write_junit(report: dict[str, Any], path: Path) -> None:
             message = ", ".join(i["name"] for i in broken)
             Xml.SubElement(case, "failure", message=message).text = _xml(text)
     Xml.indent(suite)
-    _write(Xml.tostring(suite, encoding="unicode", xml_declaration=True) + "\n", path)
+    write_whole(Xml.tostring(suite, encoding="unicode", xml_declaration=True) + "\n", path)
 
 
 def _failed(one: dict[str, Any]) -> bool:
@@ -164,23 +169,6 @@ def _failed(one: dict[str, Any]) -> bool:
 def _xml(text: str) -> str:
     """Without the control characters that XML cannot hold."""
     return "".join(c for c in text if c in "\n\t" or ord(c) >= 32)
-
-
-def _write(text: str, path: Path) -> None:
-    try:
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as out:
-                out.write(text)
-            os.chmod(temporary, 0o644)
-            os.replace(temporary, path)
-        except BaseException:
-            os.unlink(temporary)
-            raise
-    except OSError as error:
-        raise UsageError(
-            f"the report cannot be written: {error.strerror}", where=str(path)
-        ) from error
 
 
 class _Shown(BaseModel):

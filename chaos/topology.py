@@ -23,7 +23,8 @@ from chaos.load.spec import EngineSpec
 from chaos.network.base import Network
 from chaos.record import PROBE
 from chaos.scenario import Hostile, Topology
-from federation.bench.groups import GroupSet, last_lines, moonmesh
+from federation.bench.groups import GroupSet, moonmesh
+from federation.bench.piped import last_lines
 from federation.config import GroupFile
 from local_group.state import GroupState, read_state
 

@@ -6,8 +6,6 @@ import asyncio
 import contextlib
 import json
 import math
-import os
-import signal
 import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from chaos.errors import ChaosError
+from federation.bench.piped import kill_piped, start_piped
 from federation.timeouts import timeout as deadline
 from local_group.child import own_group
 
@@ -59,17 +58,7 @@ class Helper:
         Raises:
             ChaosError: if it does not become ready.
         """
-        stderr = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        try:
-            process = await asyncio.create_subprocess_exec(
-                *inside, sys.executable, "-m", module, *arguments,
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=stderr,
-                **own_group(),
-            )  # fmt: skip
-        finally:
-            os.close(stderr)
+        process = await start_piped((*inside, sys.executable, "-m", module, *arguments), log)
         helper = cls(process, what, log)
         if first is not None:
             helper.send(json.dumps(first))
@@ -126,9 +115,7 @@ class Helper:
             try:
                 await asyncio.wait_for(self._process.wait(), STOP_S)
             except asyncio.TimeoutError:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(self._process.pid, signal.SIGKILL)
-                await self._process.wait()
+                await kill_piped(self._process)
         await asyncio.wait({self._reader}, timeout=1.0)
         self._reader.cancel()
         if self._process.stdin is not None:

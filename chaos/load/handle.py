@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import os
-import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -14,12 +12,11 @@ from typing import Any
 
 from chaos.errors import ChaosError
 from chaos.load.spec import EngineSpec, Sample
-from local_group.child import own_group
+from federation.bench.piped import kill_piped, last_lines, start_piped
 
 LINE_BYTES = 64 * 1024 * 1024
 OPEN_S = 60.0
 END_S = 5.0
-LOG_LINES = 12
 
 
 class EngineHandle:
@@ -43,18 +40,8 @@ class EngineHandle:
         Raises:
             ChaosError: if they do not open.
         """
-        stderr = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        try:
-            process = await asyncio.create_subprocess_exec(
-                *inside, sys.executable, "-m", "chaos.load.process",
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=stderr,
-                limit=LINE_BYTES,
-                **own_group(),
-            )  # fmt: skip
-        finally:
-            os.close(stderr)
+        command = (*inside, sys.executable, "-m", "chaos.load.process")
+        process = await start_piped(command, log, line_bytes=LINE_BYTES)
         engine = cls(process, spec.group, log)
         try:
             await engine._ask(spec.model_dump_json(), OPEN_S)
@@ -85,10 +72,7 @@ class EngineHandle:
 
     async def kill(self) -> None:
         """Makes sure that it is gone."""
-        if self._process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
-            await self._process.wait()
+        await kill_piped(self._process)
         self._reader.cancel()
         await asyncio.gather(self._reader, return_exceptions=True)
         if self._process.stdin is not None:
@@ -120,7 +104,7 @@ class EngineHandle:
                 self._take(json.loads(line))
         except (ValueError, KeyError, TypeError) as error:
             why = f"it sent what is no message: {error}"
-        self._fail(f"the engine of {self.group} broke off: {why}\n{self._last_words()}")
+        self._fail(f"the engine of {self.group} broke off: {why}\n{last_lines(self._log)}")
 
     def _take(self, message: dict[str, Any]) -> None:
         samples = (message.get("tick") or message).get("samples")
@@ -134,9 +118,3 @@ class EngineHandle:
     def _fail(self, why: str) -> None:
         if self._answer is not None and not self._answer.done():
             self._answer.set_exception(ChaosError(why, where=str(self._log)))
-
-    def _last_words(self) -> str:
-        with contextlib.suppress(OSError):
-            lines = self._log.read_text(errors="replace").splitlines()[-LOG_LINES:]
-            return "\n".join(f"  {line}" for line in lines)
-        return ""

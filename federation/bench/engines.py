@@ -5,16 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import os
-import signal
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
 from federation.bench.engine import Answer
+from federation.bench.piped import kill_piped, last_lines, start_piped
 from federation.errors import MoonmeshError
-from local_group.child import own_group
 
 LINE_BYTES = 16 * 1024 * 1024
 """Longest message of an engine; far above an `Answer`."""
@@ -58,21 +56,8 @@ class EngineProcess:
         Raises:
             BenchError: if it does not become ready; with its last words.
         """
-        stderr = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        try:
-            process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-m",
-                "federation.bench.engine_process",
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=stderr,
-                limit=LINE_BYTES,
-                # A terminal's Ctrl-C is for the bench alone, which then ends its engines.
-                **own_group(),
-            )
-        finally:
-            os.close(stderr)
+        command = (sys.executable, "-m", "federation.bench.engine_process")
+        process = await start_piped(command, log, line_bytes=LINE_BYTES)
         engine = cls(process, f"engine of group {spec['group']}", log)
         try:
             engine._send(spec)
@@ -116,10 +101,7 @@ class EngineProcess:
 
     async def kill(self) -> None:
         """Make sure that the process and what it started are gone."""
-        if self._process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
-            await self._process.wait()
+        await kill_piped(self._process)
         self._reader.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await self._reader
@@ -142,7 +124,7 @@ class EngineProcess:
                 self._take(json.loads(line))
         except (ValueError, KeyError, TypeError) as error:
             why = f"it sent what is no message: {error}"
-        self._fail(f"the {self._name} broke off: {why}\n{self._last_words()}")
+        self._fail(f"the {self._name} broke off: {why}\n{last_lines(self._log, LOG_LINES)}")
 
     def _take(self, message: dict[str, Any]) -> None:
         if "number" in message:
@@ -164,10 +146,3 @@ class EngineProcess:
             if not future.done():
                 future.set_exception(BenchError(why, where=str(self._log)))
                 future.exception()  # whoever waits still sees it; nobody has to
-
-    def _last_words(self) -> str:
-        try:
-            lines = self._log.read_text(errors="replace").splitlines()
-        except OSError:
-            return ""
-        return "\n".join(f"  {line}" for line in lines[-LOG_LINES:])

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from federation.bench.engines import BenchError
+from federation.bench.piped import last_lines
 from federation.config import load_group
 from local_group.child import own_group
 from local_group.toml import read_toml
@@ -295,12 +296,3 @@ async def _peer_init(folder: Path, log: Path, *options: str) -> None:
     code = await moonmesh("peer", "init", str(folder), *options, log=log, timeout=60)
     if code != 0:
         raise BenchError(f"moonmesh peer init failed ({code}):\n{last_lines(log)}", where=str(log))
-
-
-def last_lines(path: Path, count: int = 12) -> str:
-    """The end of a log, indented."""
-    try:
-        lines = path.read_text(errors="replace").splitlines()[-count:]
-    except OSError:
-        return ""
-    return "\n".join(f"  {line}" for line in lines)

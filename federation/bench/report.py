@@ -130,21 +130,29 @@ class Report:
         Raises:
             UsageError: if it cannot be written.
         """
+        write_whole(json.dumps(self.as_dict(), indent=2, allow_nan=False) + "\n", path)
+
+
+def write_whole(text: str, path: Path) -> None:
+    """Write a report's file, whole or not at all.
+
+    Raises:
+        UsageError: if it cannot be written.
+    """
+    try:
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         try:
-            handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-            try:
-                with os.fdopen(handle, "w", encoding="utf-8") as out:
-                    json.dump(self.as_dict(), out, indent=2, allow_nan=False)
-                    out.write("\n")
-                os.chmod(temporary, 0o644)
-                os.replace(temporary, path)
-            except BaseException:
-                os.unlink(temporary)
-                raise
-        except OSError as error:
-            raise UsageError(
-                f"the report cannot be written: {error.strerror}", where=str(path)
-            ) from error
+            with os.fdopen(handle, "w", encoding="utf-8") as out:
+                out.write(text)
+            os.chmod(temporary, 0o644)
+            os.replace(temporary, path)
+        except BaseException:
+            os.unlink(temporary)
+            raise
+    except OSError as error:
+        raise UsageError(
+            f"the report cannot be written: {error.strerror}", where=str(path)
+        ) from error
 
 
 def check_writable(path: Path | None) -> None:

@@ -16,7 +16,7 @@ import psutil
 import pytest
 from typer.testing import CliRunner
 
-from federation.bench.groups import last_lines
+from federation.bench.piped import last_lines
 from federation.bench.workspace import reap_abandoned
 from federation.cli import demo, main
 from tests.support.groups import command, environment, free_port_base
