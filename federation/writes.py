@@ -8,11 +8,15 @@ from typing import Any
 
 from federation.batch import Batch, batches
 from federation.codes import RPC_TIMEOUT, put_code
+from federation.counters import counters
 from federation.gateway_link import GatewayLink
 from federation.identity import Fingerprint
 from federation.timeouts import Deadline
-from local_group.outcome import Status
+from local_group.outcome import DEADLINE_PASSED, Outcome, Status, failed
 from local_group.store import StoreClient
+
+CONFIRM_SECONDS = 0.5
+"""How long the question may take whether a put is there, where the put had no deadline."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +54,29 @@ class Writes:
         else:
             left = until.left()
             outcomes = self.store.put_from(names, batch.pointers, batch.sizes, left, config)
+        outcomes = self._confirmed(names, outcomes, until)
         if self.link is not None:
             for place, (key, outcome) in enumerate(zip(batch.keys, outcomes, strict=True)):
                 digest = digests[place]
                 if digest is not None and outcome.status is Status.STORED:
                     self.link.report(key, batch.sizes[place], digest, chain_position + place)
         return [put_code(outcome) for outcome in outcomes]
+
+    def _confirmed(
+        self, names: Sequence[str], outcomes: list[Outcome], until: Deadline | None
+    ) -> list[Outcome]:
+        """The outcomes, with what was acknowledged and is not there after a stall as timed out."""
+        stored = [n for n, outcome in enumerate(outcomes) if outcome.status is Status.STORED]
+        if not stored or not self.store.unsettled():
+            return outcomes
+        left = CONFIRM_SECONDS if until is None else min(until.left(), CONFIRM_SECONDS)
+        found = self.store.exists([names[n] for n in stored], left)
+        absent = [
+            n for n, there in zip(stored, found, strict=True) if there.status is not Status.HIT
+        ]
+        if absent:
+            counters.add("moonmesh_puts_unconfirmed_total", len(absent))
+        confirmed = list(outcomes)
+        for place in absent:
+            confirmed[place] = failed(DEADLINE_PASSED)
+        return confirmed

@@ -98,6 +98,12 @@ class Tally:
         self.stuck_total = 0
         self.dropped_total = 0
         self.quarantined_bytes = 0
+        self.stalled_at = float("-inf")  # when a call last came back that was inside for too long
+
+    def came_back(self, began: float, ended: float, stall_s: float) -> None:
+        """A call was inside Mooncake from `began` to `ended`. With the lock held."""
+        if ended - began >= stall_s:
+            self.stalled_at = ended
 
 
 class Refused(enum.Enum):
@@ -117,6 +123,7 @@ class Workers:
         tally: shared counts.
         proof_s: an overdue call that was inside Mooncake for this long holds its worker by
             Mooncake's fault.
+        stall_s: a call that was inside for this long has seen Mooncake stall.
         clock: monotonic seconds.
     """
 
@@ -127,10 +134,12 @@ class Workers:
         queue_max: int,
         tally: Tally,
         proof_s: float,
+        stall_s: float = float("inf"),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._count = count
         self._proof_s = proof_s
+        self._stall_s = stall_s
         self._current: set[Call] = set()  # what the workers are at
         self._queue: deque[Call] = deque()
         self._queue_max = queue_max
@@ -252,5 +261,7 @@ class Workers:
             call.state = CallState.DONE
             self._current.discard(call)
             tally.running -= 1
+            if call.began:
+                tally.came_back(call.began, call.ended, self._stall_s)
             if tally.closed:
                 tally.idle.notify_all()

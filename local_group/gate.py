@@ -160,6 +160,7 @@ class Gate:
         lost = self._lost(began, ended) if unwell or seconds > allowed else 0.0
         slow = seconds - lost > allowed
         with self.tally.lock:
+            self.tally.came_back(began, ended, limits.stall_s)
             breaker = self._meta if meta else self._data
             if unwell and _excuses(lost, seconds):
                 breaker.release(now, began)  # Mooncake's timeouts ran out while nobody ran here

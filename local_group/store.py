@@ -75,10 +75,10 @@ class StoreClient(BounceCalls, AsyncCalls):
                 f"Mooncake refused {self._memory.size} bytes of bounce memory: code {code}",
                 hint="lower bounce_bytes, or raise the limit of locked memory (ulimit -l)",
             )
-        queue, proof = limits.queue_max, limits.proof_s
-        self._getters = Workers("store-get", limits.workers_get, queue, tally, proof, clock)
-        self._putters = Workers("store-put", limits.workers_put, queue, tally, proof, clock)
-        self._askers = Workers("store-meta", limits.workers_meta, queue, tally, proof, clock)
+        shared = limits.queue_max, tally, limits.proof_s, limits.stall_s, clock
+        self._getters = Workers("store-get", limits.workers_get, *shared)
+        self._putters = Workers("store-put", limits.workers_put, *shared)
+        self._askers = Workers("store-meta", limits.workers_meta, *shared)
 
     @classmethod
     def connect(cls, settings: StoreSettings, limits: StoreLimits | None = None) -> StoreClient:
@@ -180,6 +180,18 @@ class StoreClient(BounceCalls, AsyncCalls):
             return outcomes
         finally:
             gate.leave()
+
+    def unsettled(self) -> bool:
+        """Whether a put that Mooncake has acknowledged may not be there: some call of this client
+        hangs inside Mooncake, or has hung lately.
+
+        A put that another client gave up while the master stood still begins when the master goes on, and
+        never ends. For as long as the master keeps its place, a put of the same key is told that the
+        key exists, and answers 0. `exists` says no to such a key.
+        """
+        tally = self._gate.tally
+        with tally.lock:
+            return tally.stuck > 0 or (self._clock() - tally.stalled_at < self._limits.unsettled_s)
 
     def register_buffer(self, ptr: int, size: int) -> int:
         """Registers memory for the direct path. Mooncake's code: 0, or -600."""

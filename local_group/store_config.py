@@ -119,6 +119,10 @@ class StoreLimits:
         incident_s: calls that were under way together and are found late within this time of each
             other are one failure, however many threads waited; later ones are another, so that a
             Mooncake that hangs is left out soon whatever the deadlines are.
+        stall_s: a call that was inside Mooncake for this long has seen it stall: half the time after
+            which Mooncake's own calls give up (`MC_RPC_TIMEOUT_MS`).
+        unsettled_s: for how long after a stall puts are confirmed; see `StoreClient.unsettled`. Above
+            the 30 s after which a master gives away the place of a put that never ends.
         close_s: how long `close` waits for Mooncake's own close.
         breaker: for data calls, and another one with the same limits for exists and remove.
     """
@@ -139,6 +143,8 @@ class StoreLimits:
     slow_bytes_per_s: float = 64.0 * MIB
     proof_s: float = 0.02
     incident_s: float = 0.25
+    stall_s: float = 0.25
+    unsettled_s: float = 35.0
     close_s: float = 3.0
     breaker: BreakerLimits = STORE_BREAKER
 
