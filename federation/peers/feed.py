@@ -10,8 +10,8 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable
 from itertools import islice
 
-from federation.config import SERVING_BYTES_PER_BLOCK, SERVING_KEY_BYTES
 from federation.counters import counters
+from federation.limits_config import SERVING_BYTES_PER_BLOCK, SERVING_KEY_BYTES
 from local_group.holdings import Change, Held, Holdings
 from moonmesh.v1 import serving_pb2
 
