@@ -31,13 +31,13 @@ from federation.errors import MoonmeshError
 from federation.limits.guards import make_guards
 from federation.local_store import ADMIN_SECONDS, connect_store
 from federation.peers.channel import Channel, message_bytes_max, receive_now, send_now
+from federation.peers.details import GUARDS
 from federation.peers.feed import Replica
 from federation.peers.gossip_config import gossip_config
 from federation.peers.lease_book import LeaseBook
 from federation.peers.relay import Relay
 from federation.peers.service import PeerService
 from federation.peers.setup import Setup, read_setup
-from federation.peers.watch import GUARDS
 from federation.timeouts import unless
 from federation.transfer.server import BlockServer
 from federation.trust.handshakes import RefusalLog, StderrWatch
