@@ -51,6 +51,11 @@ class Feed:
         """Whether `next` has something."""
         return self._begin or self._snapshot is not None or bool(self._changed)
 
+    @property
+    def waiting(self) -> int:
+        """Changed blocks that wait, besides those of a snapshot."""
+        return self._changed_count
+
     def restart(self) -> None:
         """There is a new replica, and it knows nothing."""
         self._begin = True

@@ -100,6 +100,11 @@ class Puller:
         """Blocks being pulled now."""
         return len(self._under_way)
 
+    @property
+    def waiting(self) -> int:
+        """Pulls that run or wait, of the peer with most of them."""
+        return max(map(len, self._jobs.values()), default=0)
+
     def ask(
         self,
         fingerprint: bytes,
