@@ -213,8 +213,7 @@ def _verdicts(config: Limits, rng: Rng, off: frozenset[GuardName]) -> Verdicts:
 
 
 def _rate(per_second: int, burst_s: float) -> TokenBucket:
-    # One at least: a burst below that would let nothing in, however long it waits.
-    return TokenBucket(per_second, max(1.0, per_second * burst_s))
+    return TokenBucket(per_second, per_second * burst_s)
 
 
 def _retries(config: Limits) -> RetryBudget:
