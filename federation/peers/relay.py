@@ -25,6 +25,8 @@ from moonmesh.v1 import peer_pb2, serving_pb2
 GONE_MAX = 65_536
 """Withdrawals that wait to be told; more are not, and the next key listing finds them."""
 GONE_PER_MESSAGE = 256
+SAID_MAX = 8
+"""Messages that wait before all others: one of each kind, since a later one says the same or more."""
 
 
 class Relay:
@@ -114,9 +116,16 @@ class Relay:
         await self._may_serve.wait()
 
     def say(self, message: serving_pb2.FromServing) -> None:
-        """Sends something before everything else."""
+        """Sends something before everything else, instead of what waits and is of its kind."""
+        which = message.WhichOneof("what")
+        self._urgent = [waits for waits in self._urgent if waits.WhichOneof("what") != which]
         self._urgent.append(message)
         self._wake.set()
+
+    @property
+    def queues(self) -> dict[str, int]:
+        """What waits to be sent, for `status`."""
+        return {"gone_blocks": len(self._gone), "said": len(self._urgent)}
 
     async def listen(self) -> None:
         """Takes what the gateway says; returns when it is gone."""
@@ -129,7 +138,6 @@ class Relay:
                 pong = serving_pb2.Pong(n=message.ping.n)
                 if message.ping.report:
                     pong.report.CopyFrom(self._report())
-                self._urgent = [m for m in self._urgent if m.WhichOneof("what") != "pong"]
                 self.say(serving_pb2.FromServing(pong=pong))
             elif which == "greeting":
                 self._greeting = message.greeting

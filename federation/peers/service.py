@@ -93,7 +93,7 @@ class PeerService:
 
     def handlers(self) -> grpc.GenericRpcHandler:
         """For `server.add_generic_rpc_handlers`."""
-        arrivals = Arrivals(self._peer, self._limits.peer_stall_ms / 1000)
+        arrivals = Arrivals(self._peer, self._limits)
         methods: dict[str, Method] = {
             HELLO_METHOD: self.hello,
             CATALOG_METHOD: self.catalog,

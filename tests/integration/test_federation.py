@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from chaos.invariants.bounds import BOUNDS, broken, held
+from federation.config import Limits
 from federation.errors import UsageError
 from federation.identity import Envelope
 from tests.support.federation import BLOCK, NAMESPACE, Buffer, Federation, content, read, write
@@ -46,6 +48,14 @@ def test_a_chain_is_continued_up_to_the_first_block_that_nobody_has(pair: Federa
     tiers = read(west, keys)
     assert tiers[:5] == ["peer"] * 4 + ["miss"]
     assert tiers[8:] == ["local"] * 2
+
+
+def test_all_that_may_pile_up_is_in_the_status_and_within_its_limit(pair: Federation) -> None:
+    rows = {row.name for row in BOUNDS} - {"pulls open, in", "pulls open, out"}  # none is, now
+    for name in ("east", "west"):
+        seen = dict(held(pair.status(name)))
+        assert not rows - seen.keys()
+        assert broken(seen, Limits(), 0.0) == []
 
 
 def test_get_and_put_of_one_block(pair: Federation) -> None:

@@ -17,8 +17,8 @@ import grpc
 import psutil
 import pytest
 
-from federation.config import SERVING_BYTES_PER_BLOCK, SERVING_KEY_BYTES
 from federation.identity import Fingerprint
+from federation.limits_config import SERVING_BYTES_PER_BLOCK, SERVING_KEY_BYTES
 from federation.serving import RESERVED_BYTES
 from moonmesh.v1 import engine_pb2
 from tests.support.clock import Punctuality

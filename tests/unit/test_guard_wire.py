@@ -14,8 +14,9 @@ from federation.counters import counters
 from federation.errors import PeerError
 from federation.identity import key_hash, stored_key
 from federation.limits.errors import LateError, ShedError
-from federation.limits.guard import RETRY_AFTER_MAX
-from federation.peers.arrivals import ARRIVING_MAX, server_bounds
+from federation.limits.names import GuardName
+from federation.limits.ticket import Cost, Ticket
+from federation.peers.arrivals import server_bounds
 from federation.peers.link import CATALOG_METHOD, PULL_METHOD, RETRY_AFTER
 from federation.transfer.losses import LOST_BLOCKS_MIN
 from local_group import outcome as codes
@@ -94,11 +95,33 @@ async def test_leased_bytes_are_bounded_and_what_came_before_stands(made: Made) 
         with pytest.raises(ShedError, match="leases") as caught:
             await pulled(link, *keys)
         assert caught.value.came == 8, "two percent of 400 MiB"  # type: ignore[attr-defined]
-        assert 9 < caught.value.retry_after <= RETRY_AFTER_MAX
+        assert 9 < caught.value.retry_after <= 10
     assert east.status()["leased_bytes"] == 8 * MIB
     assert east.status()["leased_bytes_allowed"] == 8 * MIB
     assert east.status()["memory_bytes"] == 0
     assert east.status("north")["leased_bytes"] == 0
+
+
+async def test_a_window_waits_for_memory_for_its_time_and_is_then_refused(made: Made) -> None:
+    limits = {"bounce_bytes": 16 * MIB, "serve_window_bytes": 16 * MIB, "block_bytes_max": MIB}
+    east = East(made, **limits, peer_window_wait_ms=300)
+    east.hold(*(f"k{i}" for i in range(16)))
+    holder = east.guards["west"].incoming.admit(Cost(), time.monotonic())
+    assert isinstance(holder, Ticket)
+    assert holder.hold(GuardName.WINDOW, MIB, time.monotonic()) is None
+    part = east.guards.windows
+    room = next(n for n in range(16, 0, -1) if part.fits("west", n * MIB))
+    keys = [f"k{i}" for i in range(room + 1)]
+    async with linked(east, made) as link:
+        began = time.monotonic()
+        with pytest.raises(ShedError, match="window"):
+            await pulled(link, *keys)
+        assert 0.3 <= time.monotonic() - began < 3
+        await wait_for_async(lambda: link.usable(time.monotonic()), 5, "its time to be over")
+        waiting = asyncio.create_task(pulled(link, *keys))
+        await wait_for_async(lambda: east.status()["open"]["pull"] == 2, 5, "it to wait")
+        holder.done(time.monotonic())
+        assert await waiting == room + 1
 
 
 async def test_hellos_above_the_rate_are_refused(made: Made) -> None:
@@ -237,7 +260,7 @@ async def test_what_cannot_be_opens_the_owners_breaker(
             return
         with pytest.raises(ShedError, match="breaker") as caught:
             await pulled(link, "absent")
-        assert caught.value.retry_after == RETRY_AFTER_MAX
+        assert caught.value.retry_after == 10
         west = gossip(made, "west", "east")
         west.tick(time.monotonic(), 1)
         ((_, hello),) = west.outbox()
@@ -313,7 +336,7 @@ async def never() -> AsyncIterator[bytes]:
 
 
 async def test_calls_without_a_request_take_no_place_of_another_peer(made: Made) -> None:
-    east = East(made, peer_requests_open=8)
+    east = East(made, peer_requests_open=8, peer_requests_arriving=16, peer_requests_refused=16)
     east.hold("a")
     places, _ = server_bounds(east.limits, 2)
     async with (
@@ -323,7 +346,7 @@ async def test_calls_without_a_request_take_no_place_of_another_peer(made: Made)
     ):
         calls = [west._bulk.stream_stream(PULL_METHOD)(never()) for _ in range(2 * places)]
         reads = [asyncio.ensure_future(call.read()) for call in calls]
-        refused = 2 * places - ARRIVING_MAX
+        refused = 2 * places - 16
         await wait_for_async(
             lambda: sum(read.done() for read in reads) == refused, 10, "what is too many"
         )

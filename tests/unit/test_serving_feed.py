@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from federation.config import SERVING_BYTES_PER_BLOCK, SERVING_KEY_BYTES
 from federation.counters import counters
+from federation.limits_config import SERVING_BYTES_PER_BLOCK, SERVING_KEY_BYTES
 from federation.peers.feed import (
     BLOCKS_PER_MESSAGE,
     CHANGED_MAX,
