@@ -15,6 +15,7 @@ from federation.errors import PeerError
 from federation.identity import key_hash, stored_key
 from federation.limits.errors import LateError, ShedError
 from federation.limits.guard import RETRY_AFTER_MAX
+from federation.peers import arrivals
 from federation.peers.arrivals import ARRIVING_MAX, server_bounds
 from federation.peers.link import CATALOG_METHOD, PULL_METHOD, RETRY_AFTER
 from federation.transfer.losses import LOST_BLOCKS_MIN
@@ -23,7 +24,18 @@ from local_group.outcome import Outcome, failed
 from moonmesh.v1 import peer_pb2
 from tests.support.credentials import Made
 from tests.support.wait import wait_for_async
-from tests.support.wire import FP, MIB, East, drained, gossip, link_to, linked, pulled, serving
+from tests.support.wire import (
+    FP,
+    MIB,
+    East,
+    drained,
+    fixed_window,
+    gossip,
+    link_to,
+    linked,
+    pulled,
+    serving,
+)
 
 
 @pytest.fixture(scope="module")
@@ -156,9 +168,13 @@ async def test_a_peer_that_does_not_read_gives_the_memory_back_and_is_blamed(mad
     east = East(made, peer_stall_ms=500, peer_breaker_failures=1)
     keys = [f"k{i}" for i in range(64)]
     east.hold(*keys)
-    async with linked(east, made) as link:
+    async with (
+        serving(east, made) as address,
+        link_to(address, made, "west") as link,
+        fixed_window(address, made) as unread,
+    ):
         request = peer_pb2.PullRequest(fingerprint=FP, keys=keys).SerializeToString()
-        call = link._bulk.unary_stream(PULL_METHOD)(request, timeout=30)
+        call = unread.unary_stream(PULL_METHOD)(request, timeout=30)
         await call.read()  # one message, and then nothing more
         await wait_for_async(lambda: "stall" in east.status()["failures"], 10, "the stall")
         await wait_for_async(lambda: east.status()["memory_bytes"] == 0, 5, "the window")
@@ -178,12 +194,14 @@ async def test_calls_that_cannot_be_got_rid_of_take_their_own_peers_places(made:
         serving(east, made) as address,
         link_to(address, made, "west") as west,
         link_to(address, made, "north") as north,
+        fixed_window(address, made) as unread,
     ):
         request = peer_pb2.PullRequest(fingerprint=FP, keys=keys).SerializeToString()
-        calls = [west._bulk.unary_stream(PULL_METHOD)(request) for _ in range(2)]  # no deadline
+        calls = [unread.unary_stream(PULL_METHOD)(request) for _ in range(2)]  # no deadline
         for call in calls:
             await call.read()
         await wait_for_async(lambda: east.status()["failures"] == {"stall": 2}, 10, "both")
+        assert east.status()["open"] == {"pull": 2}
         with pytest.raises(ShedError, match="streams"):
             await pulled(west, "k0")
         assert await pulled(north, *keys[:10]) == 10
@@ -341,15 +359,22 @@ async def test_a_request_that_does_not_come_is_not_waited_for(made: Made) -> Non
             await asyncio.wait_for(call.read(), 5)
 
 
-async def test_a_call_that_nobody_reads_ends_with_its_connection(made: Made) -> None:
+async def test_a_call_that_nobody_reads_ends_with_its_connection(
+    made: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(arrivals, "END_SECONDS", 1.0)
     east = East(
         made, peer_stall_ms=200, pull_timeout_ms=500, catalog_wait_ms=500, peer_connection_ms=1000
     )
     keys = [f"k{i}" for i in range(64)]
     east.hold(*keys)
-    async with linked(east, made) as link:
+    async with (
+        serving(east, made) as address,
+        link_to(address, made, "west") as link,
+        fixed_window(address, made) as unread,
+    ):
         request = peer_pb2.PullRequest(fingerprint=FP, keys=keys).SerializeToString()
-        call = link._bulk.unary_stream(PULL_METHOD)(request)  # no deadline
+        call = unread.unary_stream(PULL_METHOD)(request)  # no deadline
         await call.read()
         await wait_for_async(lambda: "stall" in east.status()["failures"], 10, "the stall")
         assert east.status()["open"] == {"pull": 1}
@@ -363,9 +388,9 @@ async def test_a_catalog_that_nobody_reads_is_not_kept(made: Made) -> None:
     assert log is not None
     for n in range(MIB):
         log.add(n)
-    async with linked(east, made) as link:
+    async with serving(east, made) as address, fixed_window(address, made) as unread:
         request = peer_pb2.CatalogRequest(fingerprint=FP).SerializeToString()
-        call = link._control.unary_stream(CATALOG_METHOD)(request)
+        call = unread.unary_stream(CATALOG_METHOD)(request)
         await call.read()
         await wait_for_async(lambda: east.status()["failures"] == {"stall": 1}, 10, "the stall")
         call.cancel()
