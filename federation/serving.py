@@ -147,6 +147,7 @@ class Serving:
                 log.info("serves peers; %d blocks are offered", len(self._replica.holdings))
                 await stop.wait()
         finally:
+            self._service.leave()
             await endpoints.stop()
             await admin.close()
             await asyncio.to_thread(store.close)

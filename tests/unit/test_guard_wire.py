@@ -24,7 +24,17 @@ from local_group.outcome import Outcome, failed
 from moonmesh.v1 import peer_pb2
 from tests.support.credentials import Made
 from tests.support.wait import wait_for_async
-from tests.support.wire import FP, MIB, East, drained, gossip, link_to, linked, pulled, serving
+from tests.support.wire import (
+    FP,
+    MIB,
+    East,
+    drained,
+    gossip,
+    link_to,
+    linked,
+    pulled,
+    serving,
+)
 
 
 @pytest.fixture(scope="module")
@@ -160,6 +170,21 @@ async def test_catalog_questions_are_bounded_for_each_namespace(made: Made) -> N
     await wait_for_async(lambda: east.status()["open"] == {}, 5, "all to be over")
 
 
+async def test_a_process_that_is_to_end_answers_who_waits_for_news(made: Made) -> None:
+    east = East(made, catalog_wait_ms=60_000)
+    log = east.offers.log(FP)
+    assert log is not None
+    after = peer_pb2.Position(log_id=log.position.log_id, n=log.position.n)
+    request = peer_pb2.CatalogRequest(fingerprint=FP, after=after, wait_ms=60_000)
+    async with linked(east, made) as link:
+        waiting = asyncio.create_task(drained(link.catalog(request, 30.0)))
+        await wait_for_async(lambda: east.status()["open"] == {"catalog": 1}, 5, "the question")
+        east.service.leave()
+        (page,) = await asyncio.wait_for(waiting, 5)
+        assert (page.position, page.added) == (after, b"")
+        assert await asyncio.wait_for(drained(link.catalog(request, 30.0)), 5) == [page]
+
+
 async def test_snapshots_are_bounded_by_their_bytes(made: Made) -> None:
     east = East(made, peer_catalog_bytes_per_s=MIB)
     log = east.offers.log(FP)
@@ -173,46 +198,6 @@ async def test_snapshots_are_bounded_by_their_bytes(made: Made) -> None:
         with pytest.raises(ShedError, match="catalog_rate") as caught:
             await drained(link.catalog(request, 5.0))
         assert 0 < caught.value.retry_after <= 1
-
-
-async def test_a_peer_that_does_not_read_gives_the_memory_back_and_is_blamed(made: Made) -> None:
-    east = East(made, peer_stall_ms=500, peer_breaker_failures=1)
-    keys = [f"k{i}" for i in range(64)]
-    east.hold(*keys)
-    async with linked(east, made) as link:
-        request = peer_pb2.PullRequest(fingerprint=FP, keys=keys).SerializeToString()
-        call = link._bulk.unary_stream(PULL_METHOD)(request, timeout=30)
-        await call.read()  # one message, and then nothing more
-        await wait_for_async(lambda: "stall" in east.status()["failures"], 10, "the stall")
-        await wait_for_async(lambda: east.status()["memory_bytes"] == 0, 5, "the window")
-        assert east.status()["breaker"] == "open"
-        assert east.status()["open"] == {"pull": 1}, "its error waits behind what is not read"
-        with pytest.raises(ShedError, match="breaker"):
-            await pulled(link, "k0")
-        call.cancel()
-        await wait_for_async(lambda: east.status()["open"] == {}, 5, "the call to be gone")
-
-
-async def test_calls_that_cannot_be_got_rid_of_take_their_own_peers_places(made: Made) -> None:
-    east = East(made, peer_stall_ms=500, serves_per_peer=2, peer_breaker_failures=100)
-    keys = [f"k{i}" for i in range(64)]
-    east.hold(*keys)
-    async with (
-        serving(east, made) as address,
-        link_to(address, made, "west") as west,
-        link_to(address, made, "north") as north,
-    ):
-        request = peer_pb2.PullRequest(fingerprint=FP, keys=keys).SerializeToString()
-        calls = [west._bulk.unary_stream(PULL_METHOD)(request) for _ in range(2)]  # no deadline
-        for call in calls:
-            await call.read()
-        await wait_for_async(lambda: east.status()["failures"] == {"stall": 2}, 10, "both")
-        with pytest.raises(ShedError, match="streams"):
-            await pulled(west, "k0")
-        assert await pulled(north, *keys[:10]) == 10
-        for call in calls:
-            call.cancel()
-        await wait_for_async(lambda: east.status()["open"] == {}, 5, "the calls to be gone")
 
 
 async def test_a_serve_is_no_faster_than_its_peer_may_be_served(made: Made) -> None:
@@ -362,34 +347,3 @@ async def test_a_request_that_does_not_come_is_not_waited_for(made: Made) -> Non
         call = link._bulk.stream_stream(PULL_METHOD)(never())
         with pytest.raises(grpc.aio.AioRpcError, match="no request came"):
             await asyncio.wait_for(call.read(), 5)
-
-
-async def test_a_call_that_nobody_reads_ends_with_its_connection(made: Made) -> None:
-    east = East(
-        made, peer_stall_ms=200, pull_timeout_ms=500, catalog_wait_ms=500, peer_connection_ms=1000
-    )
-    keys = [f"k{i}" for i in range(64)]
-    east.hold(*keys)
-    async with linked(east, made) as link:
-        request = peer_pb2.PullRequest(fingerprint=FP, keys=keys).SerializeToString()
-        call = link._bulk.unary_stream(PULL_METHOD)(request)  # no deadline
-        await call.read()
-        await wait_for_async(lambda: "stall" in east.status()["failures"], 10, "the stall")
-        assert east.status()["open"] == {"pull": 1}
-        await wait_for_async(lambda: east.status()["open"] == {}, 10, "its place to be free")
-        assert await pulled(link, "k0") == 1, "on another connection"
-
-
-async def test_a_catalog_that_nobody_reads_is_not_kept(made: Made) -> None:
-    east = East(made, peer_stall_ms=200)
-    log = east.offers.log(FP)
-    assert log is not None
-    for n in range(MIB):
-        log.add(n)
-    async with linked(east, made) as link:
-        request = peer_pb2.CatalogRequest(fingerprint=FP).SerializeToString()
-        call = link._control.unary_stream(CATALOG_METHOD)(request)
-        await call.read()
-        await wait_for_async(lambda: east.status()["failures"] == {"stall": 1}, 10, "the stall")
-        call.cancel()
-        await wait_for_async(lambda: east.status()["open"] == {}, 5, "the call to be gone")
