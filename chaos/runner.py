@@ -18,6 +18,7 @@ from chaos.cleanup import FOLDER_PREFIX, MARK, Run, clean_up
 from chaos.errors import ChaosError
 from chaos.execution import execute
 from chaos.figures import figures
+from chaos.invariants.comparison import compare
 from chaos.invariants.judge import judge
 from chaos.invariants.verdict import Verdict
 from chaos.layout import BASE_LIMITS
@@ -146,6 +147,8 @@ class Runner:
         self._stop = asyncio.Event()
         self._stages = 0
         self._tags = 0
+        self._downs: set[asyncio.Task[None]] = set()
+        """Topologies that are being taken down, while the next one starts."""
 
     async def run(self) -> Outcome:
         """Runs everything; ends early on SIGINT, SIGTERM and SIGHUP, with everything taken down."""
@@ -188,6 +191,7 @@ class Runner:
                 for topology, planned in _by_topology(self._planned):
                     await self._on_topology(topology, planned, folder, run)
             finally:
+                await asyncio.shield(asyncio.ensure_future(self._all_down()))
                 self._outcome.left += run.end()
                 if self._keep or not self._outcome.held:
                     self._outcome.kept = folder
@@ -217,11 +221,11 @@ class Runner:
                 self._progress.result(result)
                 unwell = result.error or any(v.name == "healthy" for v in result.broken)
                 if stage is not None and (unwell or item.scenario.spoils):
-                    await self._down(stage)  # what comes next starts on sound ground
+                    self._begin_down(stage)  # what comes next starts on sound ground
                     stage = None
         finally:
             if stage is not None:
-                await asyncio.shield(asyncio.ensure_future(self._down(stage)))
+                self._begin_down(stage)
 
     async def _up(self, topology: Topology, folder: Path, run: Run) -> tuple[Stage | None, str]:
         """A topology that runs; or None, and why not."""
@@ -240,6 +244,7 @@ class Runner:
             )
             stage = Stage(topology, place, network, self._progress.say)
             await stage.up(self._stop)
+            await self._all_down()  # nothing else uses CPU when a load begins
         except BaseException as error:
             if stage is not None:
                 await asyncio.shield(asyncio.ensure_future(self._down(stage)))
@@ -252,6 +257,15 @@ class Runner:
         scenario = item.scenario
         seed = self._seed + round_
         return Result(scenario.name, scenario.summary, item.word, seed, round_, self._network)
+
+    def _begin_down(self, stage: Stage) -> None:
+        self._downs.add(asyncio.create_task(self._down(stage)))
+
+    async def _all_down(self) -> None:
+        """Waits until what is being taken down is down."""
+        if self._downs:
+            await asyncio.wait(self._downs)
+            self._downs.clear()
 
     async def _down(self, stage: Stage) -> None:
         with contextlib.suppress(MoonmeshError):
@@ -269,10 +283,11 @@ class Runner:
                     stage, scenario, seed, f"r{self._tags}", run, self._progress.say
                 )
             limits = {**BASE_LIMITS, **stage.topology.limits}
-            result.verdicts = judge(record, limits)
+            compared = compare(record)
+            result.verdicts = judge(record, limits, compared)
             if self._keep or not result.held:
                 record.write(stage.folder, f"{self._tags}-{scenario.name}")
-            result.figures = figures(record, limits)
+            result.figures = figures(record, limits, compared)
         except asyncio.TimeoutError:
             result.error = f"it took longer than its budget of {scenario.budget_s:g} s"
         except (MoonmeshError, OSError) as error:

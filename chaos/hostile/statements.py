@@ -48,6 +48,7 @@ class Speaker:
         self._said: deque[Signed] = deque(maxlen=KEPT)
         self._heard: deque[Signed] = deque(maxlen=KEPT)
         self._turn = 0
+        self._replies = 0
         self._base = 0
         self._random = random.Random(epoch)
 
@@ -61,11 +62,21 @@ class Speaker:
         reply = self._gossip.reply()
         if self.how == "equivocate":
             self._other().write(reply.statement)
-        elif self.how == "replay" and self._random.random() < 0.5:
-            self._random.choice([*self._said, *self._heard]).write(reply.statement)
+        elif self.how == "replay" and self._replayed():
+            self._random.choice(self._replayed()).write(reply.statement)
         else:
             self._said.append(Signed.read(reply.statement))
+        self._replies += 1
         return reply
+
+    def _replayed(self) -> list[Signed]:
+        """What the next reply may repeat: nothing, its own, nothing, others' in turn.
+
+        In turn, and not by chance: a short run has all of them.
+        """
+        if self._replies % 2 == 0:
+            return []
+        return list(self._said if self._replies % 4 == 1 else self._heard or self._said)
 
     def _other(self) -> Signed:
         """A signed statement that differs from the last one, mostly at the same place in time."""
