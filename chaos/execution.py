@@ -35,7 +35,7 @@ START_S = 0.1
 PREPARE_S = 60.0
 NOTABLE_CORES = 0.02
 """A process that used less than this more under the fault gets no burner."""
-AFTERWARDS_S = 0.3
+AFTERWARDS_S = 0.1
 """How long the load goes on once peer hits are back."""
 PURGE_GRACE_S = 5.0
 

@@ -147,8 +147,6 @@ class Runner:
         self._stop = asyncio.Event()
         self._stages = 0
         self._tags = 0
-        self._downs: set[asyncio.Task[None]] = set()
-        """Topologies that are being taken down, while the next one starts."""
 
     async def run(self) -> Outcome:
         """Runs everything; ends early on SIGINT, SIGTERM and SIGHUP, with everything taken down."""
@@ -191,7 +189,6 @@ class Runner:
                 for topology, planned in _by_topology(self._planned):
                     await self._on_topology(topology, planned, folder, run)
             finally:
-                await asyncio.shield(asyncio.ensure_future(self._all_down()))
                 self._outcome.left += run.end()
                 if self._keep or not self._outcome.held:
                     self._outcome.kept = folder
@@ -221,11 +218,11 @@ class Runner:
                 self._progress.result(result)
                 unwell = result.error or any(v.name == "healthy" for v in result.broken)
                 if stage is not None and (unwell or item.scenario.spoils):
-                    self._begin_down(stage)  # what comes next starts on sound ground
+                    await self._down(stage)  # what comes next starts on sound ground
                     stage = None
         finally:
             if stage is not None:
-                self._begin_down(stage)
+                await asyncio.shield(asyncio.ensure_future(self._down(stage)))
 
     async def _up(self, topology: Topology, folder: Path, run: Run) -> tuple[Stage | None, str]:
         """A topology that runs; or None, and why not."""
@@ -244,7 +241,6 @@ class Runner:
             )
             stage = Stage(topology, place, network, self._progress.say)
             await stage.up(self._stop)
-            await self._all_down()  # nothing else uses CPU when a load begins
         except BaseException as error:
             if stage is not None:
                 await asyncio.shield(asyncio.ensure_future(self._down(stage)))
@@ -257,15 +253,6 @@ class Runner:
         scenario = item.scenario
         seed = self._seed + round_
         return Result(scenario.name, scenario.summary, item.word, seed, round_, self._network)
-
-    def _begin_down(self, stage: Stage) -> None:
-        self._downs.add(asyncio.create_task(self._down(stage)))
-
-    async def _all_down(self) -> None:
-        """Waits until what is being taken down is down."""
-        if self._downs:
-            await asyncio.wait(self._downs)
-            self._downs.clear()
 
     async def _down(self, stage: Stage) -> None:
         with contextlib.suppress(MoonmeshError):

@@ -299,11 +299,12 @@ class Stage:
         helper = self.hostile.pop(name, None)
         if helper is None:
             return {}
+        self._resting[name] = helper  # at once: `down` finds it there, should this be cancelled
         try:
             *_, books, _ok = await helper.rest()
-            self._resting[name] = helper
             return dict(json.loads(books))
         except (ChaosError, ValueError, TypeError):
+            del self._resting[name]
             await helper.stop()
             return {}
 

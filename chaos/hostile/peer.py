@@ -244,7 +244,8 @@ async def _alive(arguments: argparse.Namespace) -> AsyncIterator[Callable[[], No
         books: dict[str, Any] = {}
         for attacker, attack in attacks:
             attack.cancel()
-            await asyncio.gather(attack, return_exceptions=True)
+            with contextlib.suppress(asyncio.CancelledError):
+                await attack
             books = {k: v for k, v in vars(attacker.books).items() if not k.startswith("_")}
         await server.stop(0)
         print(json.dumps({"pulls": peer.pulls, "catalogs": peer.catalogs, **books}), flush=True)
