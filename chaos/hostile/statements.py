@@ -70,13 +70,13 @@ class Speaker:
         return reply
 
     def _replayed(self) -> list[Signed]:
-        """What the next reply may repeat: nothing, its own, nothing, others' in turn.
+        """What the next reply may repeat: nothing, its own, others', in turn.
 
-        In turn, and not by chance: a short run has all of them.
+        In turn, and not by chance: a short run has all of them. In threes: two groups that greet alternately
+        both hear all of them.
         """
-        if self._replies % 2 == 0:
-            return []
-        return list(self._said if self._replies % 4 == 1 else self._heard or self._said)
+        heard = self._heard or self._said
+        return [[], list(self._said), list(heard)][self._replies % 3]
 
     def _other(self) -> Signed:
         """A signed statement that differs from the last one, mostly at the same place in time."""
