@@ -52,6 +52,8 @@ def test_reads_with_nothing_broken_are_timed_where_they_are_compared(tmp_path: P
     assert not wants_quiet(scenario.model_copy(update={"steps": ()}), []), "nothing is broken"
     off = GOOD + '[invariants]\nlocal_p99 = { off = "not compared" }\n'
     assert not wants_quiet(load_scenario(write(tmp_path, off)), [])
+    burnt = GOOD + "[invariants]\nlocal_p99 = { burner_rounds = 1 }\n"
+    assert not wants_quiet(load_scenario(write(tmp_path, burnt)), []), "compared with burners"
 
 
 def test_smoke_has_what_it_promises() -> None:
