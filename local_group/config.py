@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, ValidationError, ValidationInfo, field_validator
 
+from local_group.coordination.config import CoordinationConfig
 from local_group.fields import (
     GIB,
     KIB,
@@ -47,7 +48,7 @@ DRAM_MIN = 16 * MIB
 
 STORES_MAX = 64
 FIRST_STORE_OFFSET = 10
-"""Stores listen on `port_base + 10 + i`; +0 to +3 are the master's and the gateway's."""
+"""Stores listen on `port_base + 10 + i`; +0 to +5 are the master's, the gateway's and etcd's."""
 
 MOONCAKE_PORTS = range(12300, 17001)
 """Where Mooncake picks ports by itself, at random, for its clients, handshakes and data."""
@@ -92,6 +93,16 @@ class Ports:
     def engines_tcp(self) -> int:
         """The gateway's mTLS endpoint for engines on other hosts of this group."""
         return self.base + 3
+
+    @property
+    def etcd_client(self) -> int:
+        """The managed etcd, if there is one; only this group's gateways may reach it."""
+        return self.base + 4
+
+    @property
+    def etcd_peer(self) -> int:
+        """The managed etcd for others of its cluster, of which there are none."""
+        return self.base + 5
 
     def store(self, index: int) -> int:
         """The service port of store `index` (from 0)."""
@@ -187,7 +198,7 @@ class GroupPlace(Section):
 
     @property
     def coordination_dir(self) -> Path:
-        """Where the durable epoch is kept."""
+        """Where the durable epoch is kept, and what a managed etcd or a member of Raft stores."""
         return self.data_dir / "coordination"
 
 
@@ -196,8 +207,8 @@ class GroupConfig(GroupPlace):
 
     port_base: Annotated[int, Field(ge=1024, le=65535)]
     """Port, the first of the group's: +0 the master's RPC, +1 its admin HTTP, +2 the gateway for peers,
-    +3 the gateway for engines over TCP, +10 and up the stores. None of them may lie in 12300-17000,
-    where Mooncake opens ports of its own."""
+    +3 the gateway for engines over TCP, +4 and +5 a managed etcd, +10 and up the stores. None of them may
+    lie in 12300-17000, where Mooncake opens ports of its own."""
     host: Host = "127.0.0.1"
     """Address (IPv4 or host name) at which the group's own parts reach each other. Mooncake has no
     authentication: choose one that nobody else reaches."""
@@ -205,6 +216,7 @@ class GroupConfig(GroupPlace):
     """Mooncake's transport within the group; `rdma` needs RDMA devices on all of its hosts."""
     master: MasterConfig = MasterConfig()
     stores: StoresConfig
+    coordination: CoordinationConfig = CoordinationConfig()
 
     @field_validator("host")
     @classmethod

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import grpc.aio
-from etcd3aio._protobuf import WatchCreateRequest, WatchRequest, WatchStub
+from etcd3aio._protobuf import Compare, WatchCreateRequest, WatchRequest, WatchStub
 from etcd3aio.connections import ConnectionManager
 from etcd3aio.errors import EtcdError
 from etcd3aio.kv import KVService, prefix_range_end
@@ -169,7 +169,7 @@ class EtcdBackend(Coordination):
     async def _write_claim(self, lease: int, epoch: int, revision: int) -> tuple[bool, int]:
         compare = [
             KVService.txn_compare_create_revision(self._leader_key, 0),
-            KVService.txn_compare_mod_revision(self._epoch_key, revision),
+            _unchanged(self._epoch_key, revision),
         ]
         success = self._term_writes(lease, epoch)
         look = [KVService.txn_op_get(self._leader_key)]
@@ -281,7 +281,7 @@ class EtcdBackend(Coordination):
             while True:
                 check_valid(term)
                 known = self._known.get(full, 0)
-                compare = KVService.txn_compare_mod_revision(full, known)
+                compare = _unchanged(full, known)
                 write = [KVService.txn_op_put(full, value)]
                 look = [KVService.txn_op_get(k) for k in (self._leader_key, self._epoch_key, full)]
                 try:
@@ -418,6 +418,13 @@ async def _deadline() -> AsyncIterator[None]:
             yield
     except asyncio.TimeoutError as error:
         raise CoordinationGone(f"etcd did not answer for {CALL_SECONDS:g} s") from error
+
+
+def _unchanged(key: str, revision: int) -> Any:
+    """The key was last changed at this revision; 0: it is not there."""
+    return Compare(
+        result=Compare.EQUAL, target=Compare.MOD, key=key.encode(), mod_revision=revision
+    )
 
 
 async def _ask(first: bytes, revision: int) -> AsyncIterator[Any]:

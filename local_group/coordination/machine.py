@@ -44,15 +44,14 @@ class Machine:
 
     Attributes:
         epoch: the last that was given.
-        stamp: changed by everything that a claim must not overlook.
-        tenure: None if nobody leads. Replaced as a whole, never changed: other threads read it.
+        standing: a stamp, changed by everything that a claim must not overlook; and who leads, or None.
+            One attribute, replaced as a whole: another thread that reads it gets two that belong together.
         written: the last put of this tenure.
         values: the configuration.
     """
 
     epoch: int = 0
-    stamp: int = 0
-    tenure: Tenure | None = None
+    standing: tuple[int, Tenure | None] = (0, None)
     written: int = 0
     values: dict[str, bytes] = field(default_factory=dict)
 
@@ -60,15 +59,18 @@ class Machine:
         self, holder: str, member: str, address: str, seconds: float, stamp: int, floor: int
     ) -> int:
         """The epoch of a new term; REFUSED if the stamp has changed; USED_UP."""
-        if self.tenure is not None and self.tenure.holder == holder:
-            return self.tenure.epoch
-        if stamp != self.stamp:
+        last, tenure = self.standing
+        if tenure is not None and tenure.holder == holder:
+            # Asked for again, so counted from then on by its holder: others have to wait anew.
+            self.standing = (last + 1, tenure)
+            return tenure.epoch
+        if stamp != last:
             return REFUSED
         return self._begin(holder, member, address, seconds, floor)
 
     def above(self, holder: str, epoch: int, floor: int) -> int:
         """The epoch of a new term of the same leader; REFUSED; USED_UP."""
-        tenure = self.tenure
+        _, tenure = self.standing
         if tenure is None or tenure.holder != holder:
             return REFUSED
         if tenure.epoch != epoch:  # done already, by a command whose answer was lost
@@ -77,17 +79,18 @@ class Machine:
 
     def renew(self, holder: str) -> int:
         """DONE or REFUSED."""
-        if self.tenure is None or self.tenure.holder != holder:
+        stamp, tenure = self.standing
+        if tenure is None or tenure.holder != holder:
             return REFUSED
-        self.stamp += 1
+        self.standing = (stamp + 1, tenure)
         return DONE
 
     def resign(self, holder: str) -> int:
         """DONE or REFUSED."""
-        if self.tenure is None or self.tenure.holder != holder:
+        stamp, tenure = self.standing
+        if tenure is None or tenure.holder != holder:
             return REFUSED
-        self.tenure = None
-        self.stamp += 1
+        self.standing = (stamp + 1, None)
         return DONE
 
     def put(self, epoch: int, number: int, key: str, value: bytes) -> int:
@@ -96,7 +99,8 @@ class Machine:
         Args:
             number: of the puts of this term, from 1: an old one that comes late writes nothing.
         """
-        if self.tenure is None or self.tenure.epoch != epoch:
+        _, tenure = self.standing
+        if tenure is None or tenure.epoch != epoch:
             return REFUSED
         if number <= self.written:
             return DONE
@@ -108,12 +112,12 @@ class Machine:
 
     def to_json(self) -> dict[str, Any]:
         """All of it, for a snapshot."""
-        tenure = None if self.tenure is None else vars(self.tenure)
+        stamp, tenure = self.standing
         values = {key: base64.b64encode(value).decode() for key, value in self.values.items()}
         return {
             "epoch": self.epoch,
-            "stamp": self.stamp,
-            "tenure": tenure,
+            "stamp": stamp,
+            "tenure": tenure and vars(tenure),
             "written": self.written,
             "values": values,
         }
@@ -123,8 +127,7 @@ class Machine:
         tenure = content["tenure"]
         other = Machine(
             int(content["epoch"]),
-            int(content["stamp"]),
-            None if tenure is None else Tenure(**tenure),
+            (int(content["stamp"]), None if tenure is None else Tenure(**tenure)),
             int(content["written"]),
             {key: base64.b64decode(value) for key, value in content["values"].items()},
         )
@@ -135,7 +138,6 @@ class Machine:
         if epoch > EPOCH_MAX:
             return USED_UP
         self.epoch = epoch
-        self.stamp += 1
         self.written = 0
-        self.tenure = Tenure(holder, member, address, epoch, seconds)
+        self.standing = (self.standing[0] + 1, Tenure(holder, member, address, epoch, seconds))
         return epoch

@@ -1,0 +1,235 @@
+"""Groups of coordinating members on real processes: started, killed, frozen, and read."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from local_group.config import GroupConfig
+from local_group.coordination.managed import etcd_child
+from local_group.toml import read_toml
+from tests.support.groups import environment, free_port_base, write_group
+from tests.support.wait import wait_for
+
+Event = dict[str, Any]
+NAMES = ("a", "b", "c")
+
+
+class Process:
+    """A member's process; every line that it prints is kept."""
+
+    def __init__(self, path: Path, name: str, *options: str) -> None:
+        self.name = name
+        self.events: list[Event] = []
+        self.errors = path.parent / f"{name}.stderr"
+        with self.errors.open("ab") as stderr:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "tests.support.coordination_member", str(path), name, *options],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                env=environment(),
+            )
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+
+    def tell(self, command: str) -> None:
+        """Have it do something."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{command}\n".encode())
+        self._process.stdin.flush()
+
+    def signal(self, number: int) -> None:
+        """Send a signal to it."""
+        os.kill(self._process.pid, number)
+
+    def kill(self) -> None:
+        """SIGKILL; returns when it is gone and all that it said is read."""
+        self._process.kill()
+        self._finish()
+
+    def end(self) -> None:
+        """Let it resign and end; killed if it does not."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self.signal(signal.SIGCONT)
+        try:
+            self._process.wait(10)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+        self._finish()
+
+    def all(self, event: str) -> list[Event]:
+        """All of one kind, so far."""
+        return [each for each in list(self.events) if each["event"] == event]
+
+    def last_epoch(self) -> int:
+        """Of its newest term; 0 before the first."""
+        return max((int(each["epoch"]) for each in self.all("leads")), default=0)
+
+    @property
+    def ended(self) -> bool:
+        """Is the process gone?"""
+        return self._process.poll() is not None
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self.events.append(json.loads(line))
+
+    def _finish(self) -> None:
+        self._process.wait()
+        self._reader.join()
+        for pipe in (self._process.stdin, self._process.stdout):
+            assert pipe is not None
+            try:
+                pipe.close()
+            except BrokenPipeError:
+                pass
+
+
+class Etcd:
+    """One real etcd, as `moonmesh up` would run it."""
+
+    def __init__(self, path: Path) -> None:
+        config = GroupConfig.model_validate(read_toml(path), context={"folder": path.parent})
+        self._argv = etcd_child(config).argv
+        self._url = f"{config.host}:{config.ports.etcd_client}"
+        self._log = path.parent / "etcd.log"
+        self.folder = config.coordination_dir / "etcd"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start it; the members find it when it is ready."""
+        self.folder.parent.mkdir(parents=True, exist_ok=True)
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(self._argv, stdout=log, stderr=log)
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+    def signal(self, number: int) -> None:
+        """Send a signal to it."""
+        assert self._process is not None
+        self._process.send_signal(number)
+
+
+class Members:
+    """Three members of one group with one backend; nothing survives, whatever happened."""
+
+    def __init__(self, folder: Path, backend: str, lease_ms: int, names: Sequence[str]) -> None:
+        self.backend = backend
+        self.names = names
+        self.lease = lease_ms / 1000
+        self.paths: dict[str, Path] = {}
+        self.members: dict[str, Process] = {}
+        self.past: list[Process] = []
+        self.etcd: Etcd | None = None
+        base = free_port_base()
+        secret = folder / "secret"
+        secret.write_text("0123456789abcdef0123456789abcdef\n")
+        settings: dict[str, Any] = {"backend": backend, "lease_ms": lease_ms}
+        if backend == "raft":
+            settings["raft_members"] = [f"127.0.0.1:{base + 10 + i}" for i in range(len(names))]
+            settings["raft_secret"] = str(secret)
+        for i, name in enumerate(names):
+            if backend == "raft":
+                settings["raft_self"] = settings["raft_members"][i]
+            place = folder / name if backend == "raft" else folder / "all"
+            self.paths[name] = write_group(place, port_base=base, coordination=settings)
+            self.paths[name] = self._without_gateway(self.paths[name])
+        if backend == "etcd":
+            self.etcd = Etcd(self.paths[names[0]])
+
+    def __enter__(self) -> Members:
+        if self.etcd is not None:
+            self.etcd.start()
+        for name in self.names:
+            self.start(name)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for process in self.members.values():
+            if kind is not None:
+                process.kill()
+            else:
+                process.end()
+        if self.etcd is not None:
+            self.etcd.kill()
+        if kind is None:
+            said = {p.name: p.errors.read_text() for p in self.members.values()}
+            assert not any(said.values()), f"members had errors: {said}"
+
+    def start(self, name: str, *options: str) -> Process:
+        """Start a member, anew."""
+        if name in self.members:
+            self.past.append(self.members[name])
+        self.members[name] = Process(self.paths[name], name, *options)
+        return self.members[name]
+
+    def leader(self, above: int = 0, timeout: float = 15.0) -> Process:
+        """The member that leads in an epoch above `above`; waits for one, or fails with what they said."""
+
+        def find() -> Process | None:
+            leads = [p for p in self.members.values() if not p.ended and p.last_epoch() > above]
+            return max(leads, key=Process.last_epoch, default=None)
+
+        found = wait_for(find, timeout, f"a leader above epoch {above}")
+        assert found is not None
+        return found
+
+    def another(self, than: Process) -> Process:
+        """A member that runs, and is not this one."""
+        return next(p for p in self.members.values() if p is not than and not p.ended)
+
+    def settled_puts(self) -> list[Event]:
+        """All acknowledged puts, once no more come."""
+        seen = -1
+
+        def settled() -> bool:
+            nonlocal seen
+            before, seen = seen, len(self.events("put"))
+            return before == seen
+
+        wait_for(settled, 10, "the last put", every=0.2)
+        return self.events("put")
+
+    def epoch(self) -> int:
+        """The highest so far."""
+        return max(p.last_epoch() for p in self.everybody())
+
+    def everybody(self) -> list[Process]:
+        """All processes that there ever were."""
+        return [*self.past, *self.members.values()]
+
+    def events(self, kind: str) -> list[Event]:
+        """All of one kind, of all processes, in order of time."""
+        return sorted(
+            (each for p in self.everybody() for each in p.all(kind)), key=lambda each: each["at"]
+        )
+
+    def folder(self, name: str) -> Path:
+        """Where a member of Raft keeps what it knows."""
+        return self.paths[name].parent / "data" / "coordination" / "raft"
+
+    @staticmethod
+    def _without_gateway(path: Path) -> Path:
+        text = path.read_text()
+        path.write_text(text.replace("\n[gateway]\nenabled = false\n", "\n"))
+        return path
