@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -32,7 +33,14 @@ class Process:
         self.errors = path.parent / f"{name}.stderr"
         with self.errors.open("ab") as stderr:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.support.coordination_member", str(path), name, *options],
+                [
+                    sys.executable,
+                    "-m",
+                    "tests.support.coordination_member",
+                    str(path),
+                    name,
+                    *options,
+                ],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=stderr,
@@ -90,10 +98,8 @@ class Process:
         self._reader.join()
         for pipe in (self._process.stdin, self._process.stdout):
             assert pipe is not None
-            try:
+            with contextlib.suppress(BrokenPipeError):
                 pipe.close()
-            except BrokenPipeError:
-                pass
 
 
 class Etcd:
@@ -172,9 +178,8 @@ class Members:
                 process.end()
         if self.etcd is not None:
             self.etcd.kill()
-        if kind is None:
-            said = {p.name: p.errors.read_text() for p in self.members.values()}
-            assert not any(said.values()), f"members had errors: {said}"
+        said = {p.name: p.errors.read_text() for p in self.members.values()}
+        assert not any("Traceback" in text for text in said.values()), f"members had errors: {said}"
 
     def start(self, name: str, *options: str) -> Process:
         """Start a member, anew."""
@@ -194,6 +199,20 @@ class Members:
         assert found is not None
         return found
 
+    def writes(self, more: int = 5, timeout: float = 10.0) -> None:
+        """Wait until whoever leads has written so many more values."""
+        enough = len(self.events("put")) + more
+        wait_for(lambda: self._puts() >= enough, timeout, f"{more} puts")
+
+    def _puts(self) -> int:
+        return sum(len(p.all("put")) for p in self.everybody())
+
+    def etcd_restarts(self) -> None:
+        """Kill etcd and start it again, if there is one."""
+        if self.etcd is not None:
+            self.etcd.kill()
+            self.etcd.start()
+
     def another(self, than: Process) -> Process:
         """A member that runs, and is not this one."""
         return next(p for p in self.members.values() if p is not than and not p.ended)
@@ -204,7 +223,7 @@ class Members:
 
         def settled() -> bool:
             nonlocal seen
-            before, seen = seen, len(self.events("put"))
+            before, seen = seen, self._puts()
             return before == seen
 
         wait_for(settled, 10, "the last put", every=0.2)

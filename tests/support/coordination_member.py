@@ -3,8 +3,8 @@
 python -m tests.support.coordination_member group.toml NAME [--idle]
 
 It prints a JSON line for each thing that happens; times are of `clock`, which all processes of a host share.
-It ends with its stdin, and does what it reads there: `write` / `idle`, `resign`, `above N`, `watch`, and `stale`,
-a put of its last term as if that were valid for ever.
+It ends with its stdin, and does what it reads there: `write`, `idle`, `resign`, `above N`, `watch`, `get`,
+and `stale`: a put of its last term as if that were valid for ever.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Member:
                     self._resigns = False
                     await self._coordination.resign(term)
                     await asyncio.sleep(PAUSE_S)
-                await asyncio.sleep(BEAT_S)
+                await asyncio.sleep(0 if self._writes else BEAT_S)
             say("over", epoch=term.epoch, told=term.lost.is_set())
             await asyncio.wait_for(term.lost.wait(), 5)
 
@@ -111,7 +111,8 @@ class Member:
                 value = await self._coordination.get(arguments[0])
                 say("got", value=None if value is None else value.decode())
             elif command == "leader":
-                say("leader", leader=vars(await self._coordination.leader() or object()))
+                leader = await self._coordination.leader()
+                say("leader", member=leader and leader.member, epoch=leader and leader.epoch)
 
     async def _put_stale(self) -> None:
         """Only coordination itself can stop this one."""
