@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import json
 import socket
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -340,7 +340,7 @@ class EtcdBackend(Coordination):
                 return values, revision
             start = page.kvs[-1].key + b"\0"
 
-    async def _follow(self, first: bytes, position: Position) -> AsyncIterator[Changed]:
+    async def _follow(self, first: bytes, position: Position) -> AsyncGenerator[Changed, None]:
         """Changes from a position on; ends where etcd does not have them any more."""
         while True:
             stream = self._watch.Watch(_ask(first, position.next))

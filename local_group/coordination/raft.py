@@ -39,6 +39,8 @@ from local_group.process_errors import CoordinationError, CoordinationGone, Fenc
 
 TRY_SECONDS = 1.0
 """For one try of a command: the member that it was passed on to may be gone."""
+RESIGN_SECONDS = 1.0
+"""To resign; the lease ends by itself as well, and who ends need not wait for that."""
 SECRET_CHARS_MIN = 16
 SECRET_CHARS_MAX = 4096
 
@@ -173,7 +175,7 @@ class RaftBackend(Coordination):
         await self._stop_keeping()
         term.end()
         with contextlib.suppress(CoordinationGone):
-            await self._propose("resign", self._holder)
+            await self._propose("resign", self._holder, seconds=RESIGN_SECONDS)
 
     async def _stop_keeping(self) -> None:
         if self._keeper is not None:
@@ -214,11 +216,11 @@ class RaftBackend(Coordination):
         machine: Machine = self._replica.machine
         return machine
 
-    async def _propose(self, *command: Any) -> int:
+    async def _propose(self, *command: Any, seconds: float = CALL_SECONDS) -> int:
         """The answer to a command, once this member has applied it. Tried again until then: a command
         that is applied twice does nothing the second time."""
         try:
-            async with timeout(CALL_SECONDS):
+            async with timeout(seconds):
                 while True:
                     answer = await self._try(*command)
                     if answer is not None:
@@ -226,7 +228,7 @@ class RaftBackend(Coordination):
                     await asyncio.sleep(RETRY_SECONDS)
         except asyncio.TimeoutError as error:
             raise CoordinationGone(
-                f"the Raft group has not answered for {CALL_SECONDS:g} s",
+                f"the Raft group has not answered for {seconds:g} s",
                 where=self._own,
                 hint="do most of its members run, and reach each other? For the first start all must",
             ) from error

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -56,19 +55,22 @@ class Process:
         self._process.stdin.flush()
 
     def signal(self, number: int) -> None:
-        """Send a signal to it."""
-        os.kill(self._process.pid, number)
+        """Send a signal to it, if it runs."""
+        self._process.send_signal(number)
 
     def kill(self) -> None:
         """SIGKILL; returns when it is gone and all that it said is read."""
         self._process.kill()
         self._finish()
 
-    def end(self) -> None:
-        """Let it resign and end; killed if it does not."""
+    def begin_to_end(self) -> None:
+        """Let it resign and end."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         self.signal(signal.SIGCONT)
+
+    def end(self) -> None:
+        """Returns when it has ended; killed if it does not."""
         try:
             self._process.wait(10)
         except subprocess.TimeoutExpired:
@@ -103,12 +105,24 @@ class Process:
 
 
 class Etcd:
-    """One real etcd, as `moonmesh up` would run it."""
+    """One real etcd, as `moonmesh up` would run it.
 
-    def __init__(self, path: Path) -> None:
+    Args:
+        tls: its certificate, its key, and the CA of those whom it lets in; as one of your own would have.
+    """
+
+    def __init__(self, path: Path, tls: tuple[Path, Path, Path] | None = None) -> None:
         config = GroupConfig.model_validate(read_toml(path), context={"folder": path.parent})
         self._argv = etcd_child(config).argv
-        self._url = f"{config.host}:{config.ports.etcd_client}"
+        if tls is not None:
+            of_clients = ("--listen-client", "--advertise-client")
+            self._argv = tuple(
+                each.replace("http:", "https:") if each.startswith(of_clients) else each
+                for each in self._argv
+            )
+            self._argv += (f"--cert-file={tls[0]}", f"--key-file={tls[1]}", "--client-cert-auth")
+            self._argv += (f"--trusted-ca-file={tls[2]}",)
+        self.address = f"{config.host}:{config.ports.etcd_client}"
         self._log = path.parent / "etcd.log"
         self.folder = config.coordination_dir / "etcd"
         self._process: subprocess.Popen[bytes] | None = None
@@ -172,10 +186,9 @@ class Members:
         trace: TracebackType | None,
     ) -> None:
         for process in self.members.values():
-            if kind is not None:
-                process.kill()
-            else:
-                process.end()
+            process.begin_to_end()
+        for process in self.members.values():
+            process.end()
         if self.etcd is not None:
             self.etcd.kill()
         said = {p.name: p.errors.read_text() for p in self.members.values()}
