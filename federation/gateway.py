@@ -219,7 +219,7 @@ class Gateway:
             guards=self._guards,
             refusals=self._refusals,
             on_problem=self._problem,
-            on_tick=self._tell_serving,
+            on_tick=self._ticked,
         )
 
     def _serving_process(
@@ -295,6 +295,13 @@ class Gateway:
 
     def _moved(self, change: Change) -> None:
         self._feed.take(change)
+        self._tell_serving()
+
+    def _ticked(self) -> None:
+        """There is a new statement. A process that was frozen may be here before it is told that its
+        term is over: it greets nobody then, and peers refuse that epoch once they heard of another."""
+        if not self._leading.valid():
+            raise asyncio.CancelledError
         self._tell_serving()
 
     def _tell_serving(self) -> None:

@@ -37,6 +37,10 @@ class Leading:
         assert self._term is not None
         return self._term.epoch
 
+    def valid(self) -> bool:
+        """May this gateway speak, at this moment?"""
+        return self._term is not None and self._term.valid()
+
     async def begin(self) -> None:
         """Waits until this gateway leads.
 
