@@ -85,10 +85,13 @@ class CoordinationConfig(Section):
 
     @model_validator(mode="after")
     def _belongs_together(self) -> CoordinationConfig:
-        fields = type(self).model_fields
-        for name in self.model_fields_set:
+        for name, field in type(self).model_fields.items():
             kind = name.partition("_")[0]
-            if kind in ("etcd", "raft") and kind != self.backend and name in fields:
+            if (
+                kind in ("etcd", "raft")
+                and kind != self.backend
+                and getattr(self, name) != field.default
+            ):
                 raise ValueError(
                     f'{name} is for backend = "{kind}", and backend is "{self.backend}"'
                 )

@@ -202,10 +202,13 @@ class Members:
         return self.members[name]
 
     def leader(self, above: int = 0, timeout: float = 15.0) -> Process:
-        """The member that leads in an epoch above `above`; waits for one, or fails with what they said."""
+        """The member that leads in an epoch above `above`, once there is one and all that run have started."""
 
         def find() -> Process | None:
-            leads = [p for p in self.members.values() if not p.ended and p.last_epoch() > above]
+            run = [p for p in self.members.values() if not p.ended]
+            leads = [
+                p for p in run if p.last_epoch() > above and all(r.all("started") for r in run)
+            ]
             return max(leads, key=Process.last_epoch, default=None)
 
         found = wait_for(find, timeout, f"a leader above epoch {above}")

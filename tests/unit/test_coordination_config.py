@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import sys
 from pathlib import Path
@@ -61,6 +62,14 @@ def test_what_is_refused(tmp_path: Path, settings: dict[str, Any], message: str)
         group(tmp_path, **settings)
     assert message in str(caught.value)
     assert f"{tmp_path}/group.toml:" in str(caught.value)
+
+
+@pytest.mark.parametrize("settings", [{}, RAFT, {"backend": "etcd", "lease_ms": 3000}])
+def test_what_is_written_down_whole_is_read_again(tmp_path: Path, settings: dict[str, Any]) -> None:
+    """As it is handed to the serving process: with every default."""
+    config = group(tmp_path, **settings)
+    again = GroupFile.model_validate(json.loads(config.model_dump_json()))
+    assert again.coordination == config.coordination
 
 
 def test_a_file_is_the_default(tmp_path: Path) -> None:
