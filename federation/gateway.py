@@ -276,7 +276,14 @@ class Gateway:
 
     async def _until_next_term(self, speaking: asyncio.Task[None]) -> None:
         """Silent once its term is over; then starts again, in a new one."""
-        await self._leading.over(speaking.cancel)
+
+        def fall_silent() -> None:
+            speaking.cancel()
+            self._problem(
+                f"epoch {self._leading.epoch} is over: silent until this gateway leads again"
+            )
+
+        await self._leading.over(fall_silent)
         os.kill(os.getpid(), signal.SIGTERM)
 
     # Small wiring

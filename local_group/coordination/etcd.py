@@ -53,7 +53,7 @@ T = TypeVar("T")
 
 
 class EtcdBackend(Coordination):
-    """See `Coordination`.
+    """See `Coordination`. How many keys there may be is left to etcd's own quota.
 
     Args:
         endpoints: `host:port` of one or more members of one etcd cluster.

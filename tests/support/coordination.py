@@ -202,7 +202,7 @@ class Members:
         return self.members[name]
 
     def leader(self, above: int = 0, timeout: float = 15.0) -> Process:
-        """The member that leads in an epoch above `above`, once there is one and all that run have started."""
+        """The member that leads in an epoch above `above`, once there is one and all have started."""
 
         def find() -> Process | None:
             run = [p for p in self.members.values() if not p.ended]
