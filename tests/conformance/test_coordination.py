@@ -36,6 +36,12 @@ def group(
         yield members
 
 
+def number(value: str) -> tuple[int, int]:
+    """The epoch of a value, and which one of its writer it is. One that was not acknowledged may be there."""
+    epoch, _, count = value.split(":")
+    return int(epoch), int(count)
+
+
 def test_one_leads_and_writes(group: Members) -> None:
     leader = group.leader()
     assert leader.last_epoch() == 1
@@ -111,7 +117,7 @@ def test_a_watch_loses_nothing(group: Members) -> None:
     assert len(puts) >= events
     wait_for(lambda: puts <= {e["value"] for e in watcher.all("changed")}, 10, "every change")
     assert len(watcher.all("listed")) == 1, "it was listed again: what was in between is not known"
-    numbers = [tuple(map(int, each["value"].split(":")[::2])) for each in watcher.all("changed")]
+    numbers = [number(each["value"]) for each in watcher.all("changed")]
     assert numbers == sorted(numbers), "not in order"
 
 
@@ -135,7 +141,7 @@ def test_a_member_that_lost_its_disk_is_told_all(group: Members) -> None:
     group.leader(above=epoch)
     again.tell(f"get n/{leader.name}")
     (got,) = wait_for(lambda: again.all("got"), 5, "a value")
-    assert got["value"] == last, "an acknowledged put was lost"
+    assert number(got["value"]) >= number(last), "an acknowledged put was lost"
     group.writes()
 
 
@@ -150,7 +156,7 @@ def test_a_restart_of_all(group: Members) -> None:
     leader = group.leader(above=epoch)
     leader.tell(f"get n/{last['value'].split(':')[1]}")
     (got,) = wait_for(lambda: leader.all("got"), 5, "a value")
-    assert got["value"] == last["value"], "an acknowledged put was lost"
+    assert number(got["value"]) >= number(last["value"]), "an acknowledged put was lost"
 
 
 def test_all_in_all(group: Members) -> None:

@@ -13,9 +13,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from local_group.config import GroupConfig
+from federation.config import load_group
 from local_group.coordination.managed import etcd_child
-from local_group.toml import read_toml
 from tests.support.groups import environment, free_port_base, write_group
 from tests.support.wait import wait_for
 
@@ -112,7 +111,7 @@ class Etcd:
     """
 
     def __init__(self, path: Path, tls: tuple[Path, Path, Path] | None = None) -> None:
-        config = GroupConfig.model_validate(read_toml(path), context={"folder": path.parent})
+        config = load_group(path)
         self._argv = etcd_child(config).argv
         if tls is not None:
             of_clients = ("--listen-client", "--advertise-client")
@@ -168,7 +167,6 @@ class Members:
                 settings["raft_self"] = settings["raft_members"][i]
             place = folder / name if backend == "raft" else folder / "all"
             self.paths[name] = write_group(place, port_base=base, coordination=settings)
-            self.paths[name] = self._without_gateway(self.paths[name])
         if backend == "etcd":
             self.etcd = Etcd(self.paths[names[0]])
 
@@ -262,9 +260,3 @@ class Members:
     def folder(self, name: str) -> Path:
         """Where a member of Raft keeps what it knows."""
         return self.paths[name].parent / "data" / "coordination" / "raft"
-
-    @staticmethod
-    def _without_gateway(path: Path) -> Path:
-        text = path.read_text()
-        path.write_text(text.replace("\n[gateway]\nenabled = false\n", "\n"))
-        return path

@@ -17,12 +17,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from local_group.config import GroupConfig
+from federation.config import load_group
 from local_group.coordination.base import Coordination, Listed, Term
 from local_group.coordination.connect import connect_coordination
 from local_group.coordination.lease import Lease, clock
 from local_group.process_errors import CoordinationError, Fenced
-from local_group.toml import read_toml
 
 BEAT_S = 0.01
 PAUSE_S = 1.0
@@ -136,8 +135,7 @@ class Member:
 
 def main() -> None:
     path, name = Path(sys.argv[1]).absolute(), sys.argv[2]
-    config = GroupConfig.model_validate(read_toml(path), context={"folder": path.parent})
-    coordination = connect_coordination(config, name, f"unix:/run/{name}.sock")
+    coordination = connect_coordination(load_group(path), name, f"unix:/run/{name}.sock")
     with contextlib.suppress(KeyboardInterrupt):
         asyncio.run(Member(coordination, name, "--idle" not in sys.argv).run())
 

@@ -125,7 +125,11 @@ class RunningGroup:
         self._env = env
 
     def __enter__(self) -> RunningGroup:
-        self.up()
+        try:
+            self.up()
+        except BaseException:
+            self.down()  # Mooncake runs, where only what is beside it has failed
+            raise
         return self
 
     def __exit__(
