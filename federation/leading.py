@@ -68,9 +68,6 @@ class Leading:
         assert self._term is not None
         await self._term.lost.wait()
         fallen_silent()
-        log.warning(
-            "epoch %d is over: this gateway is silent until it leads again", self._term.epoch
-        )
         self._term = await self._coordination.campaign()
 
     async def end(self) -> None:

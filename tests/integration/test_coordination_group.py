@@ -49,12 +49,3 @@ def test_without_a_term_it_is_silent_and_goes_on_serving(pair: Federation) -> No
         west.kill("etcd", signal.SIGCONT)
     wait_for(lambda: pair.status("west").get("epoch", 0) > epoch, 30, "a new term")
     pair.wait_until_alive()
-
-
-def test_a_stopped_group_leads_again(pair: Federation) -> None:
-    """It has resigned before its etcd ended, and etcd has kept the epoch."""
-    west = pair.groups["west"]
-    epoch = pair.status("west")["epoch"]
-    west.down()
-    west.up()
-    assert pair.status("west")["epoch"] == epoch + 1
