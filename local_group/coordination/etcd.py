@@ -11,21 +11,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import socket
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable
+from collections.abc import AsyncGenerator, AsyncIterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import grpc.aio
-from etcd3aio._protobuf import Compare, WatchCreateRequest, WatchRequest, WatchStub
-from etcd3aio.connections import ConnectionManager
-from etcd3aio.errors import EtcdError
 from etcd3aio.kv import KVService, prefix_range_end
-from etcd3aio.lease import LeaseService
 
 from local_group.coordination.base import (
     ASK_SECONDS,
-    CALL_SECONDS,
     EPOCH_MAX,
     RETRY_SECONDS,
     Changed,
@@ -38,18 +32,13 @@ from local_group.coordination.base import (
     keep,
     timeout,
 )
+from local_group.coordination.etcd_client import TRY_SECONDS, EtcdClient, ask, deadline, unchanged
 from local_group.coordination.etcd_watch import Position
 from local_group.coordination.lease import Lease, clock
 from local_group.process_errors import CoordinationError, CoordinationGone, Fenced
 
-TRY_SECONDS = 1.0
-"""For one request: etcd answers in some ms, or it is being elected anew."""
 PAGE_KEYS = 64
 """Keys in one answer of a listing: 1 MiB of values."""
-RECEIVE_BYTES_MAX = 16 << 20
-"""Of one answer; etcd's own limit of a request is 1.5 MiB."""
-
-T = TypeVar("T")
 
 
 class EtcdBackend(Coordination):
@@ -77,14 +66,11 @@ class EtcdBackend(Coordination):
         server_name: str = "",
     ) -> None:
         super().__init__(member, address)
-        self._endpoints = endpoints
+        self._client = EtcdClient(endpoints, ca, certificate, key, server_name)
         self._leader_key = f"{prefix}leader"
         self._epoch_key = f"{prefix}epoch"
         self._config = f"{prefix}config/"
         self._lease_seconds = lease
-        self._files = ca, certificate, key
-        self._server_name = server_name or endpoints[0].rpartition(":")[0]
-        self._channel: grpc.aio.Channel | None = None
         self._lease_id = 0
         self._lease: Lease | None = None
         self._term: Term | None = None
@@ -94,26 +80,11 @@ class EtcdBackend(Coordination):
         """The revision of each key that this term has written or read."""
 
     async def start(self) -> None:
-        ca, certificate, key = (self._load(file) for file in self._files)
-        manager = ConnectionManager(await self._addresses(), keepalive_timeout_ms=3000)
-        manager.grpc_options += [
-            ("grpc.max_receive_message_length", RECEIVE_BYTES_MAX),
-            # gRPC's own would have us wait for up to two minutes after a long outage.
-            ("grpc.initial_reconnect_backoff_ms", 100),
-            ("grpc.min_reconnect_backoff_ms", 1000),
-            ("grpc.max_reconnect_backoff_ms", 1000),
-        ]
-        channel = manager.get_channel(ca, key, certificate, self._server_name if ca else None)
-        self._channel = channel
-        self._kv = KVService(channel, max_attempts=1)
-        self._leases = LeaseService(channel, max_attempts=1)
-        self._watch = WatchStub(channel)
+        await self._client.start()
 
     async def close(self) -> None:
         await self._stop_keeping()
-        if self._channel is not None:
-            await self._channel.close()
-            self._channel = None
+        await self._client.close()
 
     # Leading
 
@@ -132,8 +103,10 @@ class EtcdBackend(Coordination):
 
     async def _look(self) -> tuple[Any, int, int]:
         """The leader's entry or None; the last epoch, and the revision that it was written at."""
-        found = await self._call(
-            self._kv.txn([], [KVService.txn_op_get(k) for k in (self._leader_key, self._epoch_key)])
+        found = await self._client.call(
+            self._client.kv.txn(
+                [], [KVService.txn_op_get(k) for k in (self._leader_key, self._epoch_key)]
+            )
         )
         leader, epoch = (list(each.response_range.kvs) for each in found.responses)
         if not epoch:
@@ -152,7 +125,9 @@ class EtcdBackend(Coordination):
         """Try to begin a term; None if another was faster."""
         self._check_epoch(epoch)
         sent = clock()
-        granted = await self._call(self._leases.grant(self._lease_seconds, timeout=TRY_SECONDS))
+        granted = await self._client.call(
+            self._client.leases.grant(self._lease_seconds, timeout=TRY_SECONDS)
+        )
         won = False
         try:
             won, token = await self._write_claim(granted.ID, epoch, revision)
@@ -169,14 +144,14 @@ class EtcdBackend(Coordination):
     async def _write_claim(self, lease: int, epoch: int, revision: int) -> tuple[bool, int]:
         compare = [
             KVService.txn_compare_create_revision(self._leader_key, 0),
-            _unchanged(self._epoch_key, revision),
+            unchanged(self._epoch_key, revision),
         ]
         success = self._term_writes(lease, epoch)
         look = [KVService.txn_op_get(self._leader_key)]
-        async with _deadline():
+        async with deadline():
             while True:
                 try:
-                    answer = await self._call(self._kv.txn(compare, success, look))
+                    answer = await self._client.call(self._client.kv.txn(compare, success, look))
                 except CoordinationGone:  # it may have been done: the next answer tells
                     await asyncio.sleep(RETRY_SECONDS)
                     continue
@@ -205,7 +180,7 @@ class EtcdBackend(Coordination):
         return self._term
 
     async def _renew(self) -> bool:
-        stream = self._leases.keep_alive(self._lease_id)
+        stream = self._client.leases.keep_alive(self._lease_id)
         try:
             async with timeout(TRY_SECONDS):
                 async for answer in stream:
@@ -224,10 +199,12 @@ class EtcdBackend(Coordination):
         term.end()
         writes = self._term_writes(self._lease_id, epoch)
         look = [KVService.txn_op_get(self._leader_key)]
-        async with _deadline():
+        async with deadline():
             while True:
                 try:
-                    answer = await self._call(self._kv.txn(self._fence(term), writes, look))
+                    answer = await self._client.call(
+                        self._client.kv.txn(self._fence(term), writes, look)
+                    )
                     break
                 except CoordinationGone:
                     await asyncio.sleep(RETRY_SECONDS)
@@ -254,12 +231,14 @@ class EtcdBackend(Coordination):
     async def _revoke(self, lease: int) -> None:
         """Ends a lease, with what is bound to it; where it cannot, the lease ends by itself."""
         with contextlib.suppress(CoordinationGone):
-            await self._call(self._leases.revoke(lease, timeout=TRY_SECONDS))
+            await self._client.call(self._client.leases.revoke(lease, timeout=TRY_SECONDS))
 
     # What is written and read
 
     async def leader(self) -> Leader | None:
-        answer = await self._patiently(lambda: self._kv.get(self._leader_key, timeout=TRY_SECONDS))
+        answer = await self._client.patiently(
+            lambda: self._client.kv.get(self._leader_key, timeout=TRY_SECONDS)
+        )
         for entry in answer.kvs:
             with contextlib.suppress(ValueError, KeyError, TypeError):
                 content = json.loads(entry.value)
@@ -269,7 +248,9 @@ class EtcdBackend(Coordination):
     async def get(self, key: str) -> bytes | None:
         check_entry(key)
         full = self._config + key
-        answer = await self._patiently(lambda: self._kv.get(full, timeout=TRY_SECONDS))
+        answer = await self._client.patiently(
+            lambda: self._client.kv.get(full, timeout=TRY_SECONDS)
+        )
         return bytes(answer.kvs[0].value) if answer.kvs else None
 
     async def put(self, key: str, value: bytes, term: Term) -> None:
@@ -277,16 +258,16 @@ class EtcdBackend(Coordination):
         only later, cannot undo one that was made after it."""
         check_entry(key, value)
         full = self._config + key
-        async with self._writing, _deadline():
+        async with self._writing, deadline():
             while True:
                 check_valid(term)
                 known = self._known.get(full, 0)
-                compare = _unchanged(full, known)
+                compare = unchanged(full, known)
                 write = [KVService.txn_op_put(full, value)]
                 look = [KVService.txn_op_get(k) for k in (self._leader_key, self._epoch_key, full)]
                 try:
-                    answer = await self._call(
-                        self._kv.txn([*self._fence(term), compare], write, look)
+                    answer = await self._client.call(
+                        self._client.kv.txn([*self._fence(term), compare], write, look)
                     )
                 except CoordinationGone:
                     await asyncio.sleep(RETRY_SECONDS)
@@ -325,8 +306,8 @@ class EtcdBackend(Coordination):
         values: dict[str, bytes] = {}
         while True:
             try:
-                page = await self._call(
-                    self._kv.get(
+                page = await self._client.call(
+                    self._client.kv.get(
                         start, end, revision=revision, limit=PAGE_KEYS, timeout=TRY_SECONDS
                     )
                 )
@@ -343,7 +324,7 @@ class EtcdBackend(Coordination):
     async def _follow(self, first: bytes, position: Position) -> AsyncGenerator[Changed, None]:
         """Changes from a position on; ends where etcd does not have them any more."""
         while True:
-            stream = self._watch.Watch(_ask(first, position.next))
+            stream = self._client.watches.Watch(ask(first, position.next))
             try:
                 async for answer in stream:
                     behind = answer.created and answer.header.revision + 1 < position.next
@@ -364,76 +345,3 @@ class EtcdBackend(Coordination):
 
     def _name(self, key: bytes) -> str:
         return key.decode(errors="replace").removeprefix(self._config)
-
-    # Calls
-
-    async def _patiently(self, call: Any) -> Any:
-        """A call that changes nothing, until it is answered or `CALL_SECONDS` have passed."""
-        async with _deadline():
-            while True:
-                try:
-                    return await self._call(call())
-                except CoordinationGone:
-                    await asyncio.sleep(RETRY_SECONDS)
-
-    async def _call(self, call: Awaitable[T]) -> T:
-        """One try. Raises CoordinationGone if it was not answered, CoordinationError if refused."""
-        try:
-            async with timeout(TRY_SECONDS):
-                return await call
-        except (EtcdError, asyncio.TimeoutError, grpc.aio.AioRpcError) as error:
-            raise CoordinationGone(
-                f"etcd does not answer: {str(error)[:200] or type(error).__name__}",
-                where=", ".join(self._endpoints),
-                hint="is it up, and may this gateway reach it?",
-            ) from error
-
-    async def _addresses(self) -> list[str]:
-        """The endpoints with addresses for names: etcd3aio takes nothing else."""
-        loop = asyncio.get_running_loop()
-        found = []
-        for endpoint in self._endpoints:
-            host, _, port = endpoint.rpartition(":")
-            try:
-                infos = await loop.getaddrinfo(
-                    host, int(port), family=socket.AF_INET, type=socket.SOCK_STREAM
-                )
-            except OSError as error:
-                raise CoordinationGone(f"{host} has no address: {error}", where=endpoint) from error
-            found.append(f"{infos[0][4][0]}:{port}")
-        return found
-
-    @staticmethod
-    def _load(file: Path | None) -> bytes | None:
-        try:
-            return None if file is None else file.read_bytes()
-        except OSError as error:
-            raise CoordinationError(f"cannot be read: {error.strerror}", where=str(file)) from error
-
-
-@contextlib.asynccontextmanager
-async def _deadline() -> AsyncIterator[None]:
-    try:
-        async with timeout(CALL_SECONDS):
-            yield
-    except asyncio.TimeoutError as error:
-        raise CoordinationGone(f"etcd did not answer for {CALL_SECONDS:g} s") from error
-
-
-def _unchanged(key: str, revision: int) -> Any:
-    """The key was last changed at this revision; 0: it is not there."""
-    return Compare(
-        result=Compare.EQUAL, target=Compare.MOD, key=key.encode(), mod_revision=revision
-    )
-
-
-async def _ask(first: bytes, revision: int) -> AsyncIterator[Any]:
-    """What a watch is opened with; the stream lasts as long as this does."""
-    create = WatchCreateRequest(
-        key=first,
-        range_end=prefix_range_end(first),
-        start_revision=revision,
-        fragment=True,
-    )
-    yield WatchRequest(create_request=create)
-    await asyncio.Event().wait()

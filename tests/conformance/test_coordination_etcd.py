@@ -41,12 +41,12 @@ async def test_a_watch_behind_a_compaction_ends_so_that_it_lists_again(etcd: Etc
     term = await asyncio.wait_for(one.campaign(), 15)
     for i in range(5):
         await one.put("k", str(i).encode(), term)
-    found = await one._kv.get("/test/config/k")
+    found = await one._client.kv.get("/test/config/k")
     first = found.kvs[0].create_revision
     told = one._follow(b"/test/config/k", Position(first))
     assert await asyncio.wait_for(anext(told), 5) == Changed("k", b"0")
     await told.aclose()
-    await one._kv.compact(found.header.revision)
+    await one._client.kv.compact(found.header.revision)
 
     async def all_of_it() -> list[Changed]:
         return [each async for each in one._follow(b"/test/config/k", Position(first))]
