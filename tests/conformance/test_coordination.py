@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from local_group.coordination.lease import clock
-from tests.support.coordination import NAMES, Members
+from tests.support.coordination import BACKENDS, NAMES, Members
 from tests.support.wait import wait_for
 
 pytestmark = pytest.mark.real
@@ -24,7 +24,7 @@ EVENTS = {"file": 100, "etcd": 500, "raft": 100}
 """Written before, between and after the kills that a watch goes through."""
 
 
-@pytest.fixture(scope="module", params=["file", "etcd", "raft"])
+@pytest.fixture(scope="module", params=BACKENDS)
 def group(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Members]:

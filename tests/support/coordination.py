@@ -14,12 +14,14 @@ from types import TracebackType
 from typing import Any
 
 from federation.config import load_group
+from local_group.coordination.connect import ETCD_PYTHON
 from local_group.coordination.managed import etcd_child
 from tests.support.groups import environment, free_port_base, write_group
 from tests.support.wait import wait_for
 
 Event = dict[str, Any]
 NAMES = ("a", "b", "c")
+BACKENDS = ("file", "etcd", "raft") if sys.version_info[:2] >= ETCD_PYTHON else ("file", "raft")
 
 
 class Process:
