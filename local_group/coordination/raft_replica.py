@@ -12,9 +12,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from pysyncobj import FAIL_REASON, SERIALIZER_STATE, SyncObj, SyncObjConf, replicated
-
 from local_group.coordination.machine import DONE, Machine
+from local_group.coordination.pysync import (
+    FAIL_REASON,
+    SERIALIZER_STATE,
+    SyncObj,
+    SyncObjConf,
+    replicated,
+)
 from local_group.coordination.raft_transport import Disk, Transport
 from local_group.process_errors import CoordinationError
 

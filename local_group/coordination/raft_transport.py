@@ -19,7 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from pysyncobj.transport import TCPTransport
+from local_group.coordination.pysync import TCPTransport
 
 Message = dict[str, Any]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -162,6 +163,10 @@ def test_a_bad_secret_is_told(tmp_path: Path, content: bytes) -> None:
     path.write_bytes(content)
     with pytest.raises(CoordinationError, match="16 to 4096 characters"):
         read_secret(path)
+
+
+def test_raft_leaves_the_sockets_of_this_process_alone() -> None:
+    assert socket.inet_ntop(socket.AF_INET, bytes([127, 0, 0, 1])) == "127.0.0.1"
 
 
 # Files
