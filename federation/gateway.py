@@ -16,6 +16,7 @@ from federation.admin_service import AdminService
 from federation.config import GroupFile
 from federation.endpoints import Endpoints
 from federation.identity import Fingerprint, stored_key
+from federation.leading import Leading
 from federation.limits.guards import make_guards
 from federation.local_store import ADMIN_SECONDS, connect_store
 from federation.peering import Membership
@@ -36,7 +37,6 @@ from federation.trust.handshakes import RefusalLog, StderrWatch
 from gossip.statement import Health
 from local_group.admin import AdminClient
 from local_group.breaker import BreakerState
-from local_group.coordination.file import FileCoordination
 from local_group.holdings import Change, Holdings
 from local_group.journal import Journal
 from local_group.ledger import Ledger
@@ -83,6 +83,7 @@ class Gateway:
         self._feed = Feed(self._holdings, exported)
         self._serving: ServingProcess | None = None
         self._lost = asyncio.Event()
+        self._leading = Leading(config)
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serves until `stop` is set.
@@ -91,9 +92,12 @@ class Gateway:
             MoonmeshError: if something of the configuration cannot be used.
         """
         config, serving = self._config, None
-        epoch = FileCoordination(config.coordination_dir).next_epoch()
+        leading = self._leading
         with StderrWatch(self._refusals):
             try:
+                if not await unless(stop, leading.begin()):
+                    return
+                epoch = leading.epoch
                 if self._member and self._spawner:
                     self._peers = self._peer_side(self._member, epoch)
                     serving = self._serving_process(self._member, self._spawner, self._peers)
@@ -111,6 +115,7 @@ class Gateway:
             finally:
                 if serving:
                     await serving.close()
+                await leading.end()
 
     async def _serve(
         self, stop: asyncio.Event, epoch: int, store: StoreClient, admin: AdminClient
@@ -188,7 +193,8 @@ class Gateway:
                     return
                 self._start(serving.failed())
                 self._say_how_we_are(store)  # the first that peers hear is that we are well
-                self._start(peers.sessions.run())
+                speaking = self._start(peers.sessions.run())
+                self._start(self._until_next_term(speaking))
             await endpoints.ready()
             log.info("group %s serves in epoch %d", config.name, epoch)
             await stop.wait()
@@ -213,7 +219,7 @@ class Gateway:
             guards=self._guards,
             refusals=self._refusals,
             on_problem=self._problem,
-            on_tick=self._tell_serving,
+            on_tick=self._ticked,
         )
 
     def _serving_process(
@@ -268,6 +274,18 @@ class Gateway:
             self._say_how_we_are(store)
             await asyncio.sleep(HOUSEKEEPING_SECONDS)
 
+    async def _until_next_term(self, speaking: asyncio.Task[None]) -> None:
+        """Silent once its term is over; then starts again, in a new one."""
+
+        def fall_silent() -> None:
+            speaking.cancel()
+            self._problem(
+                f"epoch {self._leading.epoch} is over: silent until this gateway leads again"
+            )
+
+        await self._leading.over(fall_silent)
+        os.kill(os.getpid(), signal.SIGTERM)
+
     # Small wiring
 
     def _say_how_we_are(self, store: StoreClient) -> None:
@@ -286,6 +304,13 @@ class Gateway:
         self._feed.take(change)
         self._tell_serving()
 
+    def _ticked(self) -> None:
+        """There is a new statement. A process that was frozen may be here before it is told that its
+        term is over: it greets nobody then, and peers refuse that epoch once they heard of another."""
+        if not self._leading.valid():
+            raise asyncio.CancelledError
+        self._tell_serving()
+
     def _tell_serving(self) -> None:
         if self._serving is not None:
             self._serving.nudge()
@@ -300,10 +325,11 @@ class Gateway:
         log.warning("%s", what)
         self._problems.note(what)
 
-    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+    def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)
         task.add_done_callback(_die_with)
         self._background.append(task)
+        return task
 
 
 def _die_with(task: asyncio.Task[None]) -> None:
