@@ -91,11 +91,12 @@ class Gateway:
             MoonmeshError: if something of the configuration cannot be used.
         """
         config, serving = self._config, None
-        epoch = FileCoordination(config.coordination_dir).next_epoch()
+        coordination = FileCoordination(config.coordination_dir)
+        epoch = coordination.next_epoch()
         with StderrWatch(self._refusals):
             try:
                 if self._member and self._spawner:
-                    self._peers = self._peer_side(self._member, epoch)
+                    self._peers = self._peer_side(self._member, epoch, coordination.above)
                     serving = self._serving_process(self._member, self._spawner, self._peers)
                     serving.start()  # it connects while we do
                 self._serving = serving
@@ -162,7 +163,7 @@ class Gateway:
             serving=serving,
         )
         purge = Purge(store=store, holdings=holdings, staging=staging)
-        admin_service = AdminService(report.document, purge)
+        admin_service = AdminService(report.document, purge, peers)
         endpoints = Endpoints()
         try:
             await self._restore(ledger, admin)
@@ -198,11 +199,12 @@ class Gateway:
 
     # Parts
 
-    def _peer_side(self, member: Membership, epoch: int) -> PeerSide:
+    def _peer_side(self, member: Membership, epoch: int, above: Callable[[int], int]) -> PeerSide:
         return peer_side(
             self._config,
             member,
             epoch,
+            above=above,
             guards=self._guards,
             refusals=self._refusals,
             on_problem=self._problem,
