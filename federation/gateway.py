@@ -21,6 +21,7 @@ from federation.local_store import ADMIN_SECONDS, connect_store
 from federation.peering import Membership
 from federation.peers.child import ServingProcess
 from federation.peers.feed import Feed
+from federation.peers.load import LoadMeter
 from federation.peers.setup import Setup
 from federation.peers.side import PeerSide, peer_side
 from federation.peers.spawn import Spawner
@@ -33,7 +34,7 @@ from federation.transfer.puller import Puller
 from federation.transfer.staging import Staging
 from federation.trust.credentials import load_engine_credentials
 from federation.trust.handshakes import RefusalLog, StderrWatch
-from gossip.statement import Health
+from gossip.statement import Allowance, Health
 from local_group.admin import AdminClient
 from local_group.breaker import BreakerState
 from local_group.coordination.file import FileCoordination
@@ -83,6 +84,7 @@ class Gateway:
         self._feed = Feed(self._holdings, exported)
         self._serving: ServingProcess | None = None
         self._lost = asyncio.Event()
+        self._load = LoadMeter()
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serves until `stop` is set.
@@ -275,7 +277,11 @@ class Gateway:
             reason = "its serving process is being started"
         elif not self._serving.well:
             reason = "its local Mooncake does not answer"
-        self._peers.gossip.set_health(Health.DEGRADED if reason else Health.OK, reason)
+        gossip = self._peers.gossip
+        gossip.set_health(Health.DEGRADED if reason else Health.OK, reason)
+        load = self._load.measure(self._serving, list(self._peers.sessions.links), time.monotonic())
+        limits = self._limits
+        gossip.set_load(load, Allowance(limits.peer_bytes_per_s, limits.serves_per_peer))
 
     def _moved(self, change: Change) -> None:
         self._feed.take(change)

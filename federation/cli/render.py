@@ -105,8 +105,8 @@ def _print_gateway(gateway: Mapping[str, Any], console: Console) -> None:
 
 
 _ONE_WAY = {
-    "we_do_not_hear": "one way: we do not hear it",
-    "not_heard": "one way: it does not hear us",
+    "we_do_not_hear": "heard by others alone",
+    "not_heard": "does not hear us",
     "neither": "no direct link",
 }
 
