@@ -55,7 +55,7 @@ async def execute(
         ChaosError: it could not be run.
     """
     record = Record(scenario, seed, base_rss=dict(stage.base_rss))
-    if scenario.steps and sum(map(len, stage.quiet)) < QUIET_CALLS:
+    if wants_quiet(scenario, stage.quiet):
         say("the load, with nothing broken")
         calm = Scenario(
             name="quiet",
@@ -86,6 +86,16 @@ async def execute(
         )
     record.leftovers = _leftovers(stage, run)
     return record
+
+
+def wants_quiet(scenario: Scenario, quiet: Sequence[Sequence[float]]) -> bool:
+    """Whether reads have to be timed with nothing broken: a fault is compared with them, and there are few.
+
+    Args:
+        quiet: their latencies so far, in stretches.
+    """
+    compared = bool(scenario.steps) and scenario.invariants.local_p99.off is None
+    return compared and sum(map(len, quiet)) < QUIET_CALLS
 
 
 async def _pass(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +29,12 @@ class Usage:
     """Resident bytes, its child processes included."""
     descriptors: int = 0
     threads: int = 0
-    staging: int = 0
-    """Bytes in staging and reserved for it."""
     seen: int = 0
     """Times it was looked at."""
     guards: dict[str, float] = field(default_factory=dict)
     """The numbers that its guards show in `status`: `peer.direction.name` to the most of each."""
+    held: dict[str, float] = field(default_factory=dict)
+    """The most of each row of `chaos.invariants.bounds.BOUNDS` that its `status` showed."""
 
 
 @dataclass
@@ -136,7 +136,7 @@ class Record:
 
     def write(self, folder: Path, name: str) -> None:
         """Everything, to look into what happened: every call, a line each with its second on the time
-        line, and what the gateways said at the end."""
+        line, what the gateways said at the end, and the most that each used."""
         with (folder / f"{name}.calls.jsonl").open("w") as file:
             for number, one in enumerate(self.passes):
                 for group in one.samples:
@@ -145,6 +145,8 @@ class Record:
                         row["at"] = round(sample.at - one.begin, 4)
                         file.write(json.dumps(row) + "\n")
         (folder / f"{name}.status.json").write_text(json.dumps(self.statuses, indent=1))
+        used = [{g: asdict(u) for g, u in one.usage.items()} for one in self.passes]
+        (folder / f"{name}.usage.json").write_text(json.dumps(used, indent=1))
 
     def verified_bytes(self) -> int:
         """Bytes that were derived again and compared."""

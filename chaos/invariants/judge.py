@@ -6,7 +6,7 @@ from collections import Counter as Count
 from collections.abc import Callable
 from typing import Any
 
-from chaos.invariants import comparison, guarding
+from chaos.invariants import bounds, comparison, guarding
 from chaos.invariants.parameters import (
     Acknowledged,
     Bounded,
@@ -175,7 +175,6 @@ def cap_bytes(limits: dict[str, Any], peers: int) -> int:
 def _bounded(record: Record, p: Bounded, limits: dict[str, Any]) -> Verdict:
     topology = record.scenario.topology
     cap = cap_bytes(limits, len(topology.groups) + len(topology.hostile) - 1)
-    staging_max = _limit(limits, "staging_bytes")
     broken, growth_max = [], 0
     for one in record.passes:
         for group, usage in one.usage.items():
@@ -185,9 +184,10 @@ def _bounded(record: Record, p: Bounded, limits: dict[str, Any]) -> Verdict:
                 ("memory", growth / MIB, cap * (1 + p.over_cap) / MIB),
                 ("descriptors", usage.descriptors, p.descriptors),
                 ("threads", usage.threads, p.threads),
-                ("staging", usage.staging / MIB, staging_max / MIB),
             )
             broken += [f"{group} {n} {v:.0f} > {top:.0f}" for n, v, top in checks if v > top]
+            exceeded = bounds.broken(usage.held, Limits(**limits), p.over_cap)
+            broken += [f"{group} {what}" for what in exceeded]
             if not usage.seen:
                 broken.append(f"{group} was never seen")
     return Verdict(

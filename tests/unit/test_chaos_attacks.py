@@ -67,8 +67,10 @@ async def test_held_pulls_fill_the_streams_the_windows_and_then_the_requests(mad
             lambda: east.status()["open"] == {"pull": 7, "catalog": 1}, 5, "calls of both kinds"
         )
         await wait_for_async(lambda: east.status()["memory_bytes"] > 0, 5, "windows to be held")
+        await wait_for_async(
+            lambda: {"streams", "requests"} <= set(east.status()["refusals"]), 5, "both refusals"
+        )
         assert east.status()["memory_bytes"] <= part
-        assert {"streams", "requests"} <= set(east.status()["refusals"])
         assert attacker.books.bytes == 0, "nothing is read"
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from chaos.invariants.bounds import BOUNDS
 from chaos.invariants.judge import cap_bytes, judge
 from chaos.invariants.parameters import Invariants
 from chaos.invariants.verdict import Verdict
@@ -14,6 +15,7 @@ from chaos.layout import BASE_LIMITS
 from chaos.load.spec import Audit, Sample, Totals
 from chaos.record import PROBE, Pass, Record, Usage
 from chaos.scenario import Scenario
+from federation.config import Limits
 from local_group.config import MIB
 
 BEGIN, FAULT, HEALED, END = 100.0, 101.0, 102.0, 105.0
@@ -59,7 +61,13 @@ def sound(**invariants: Any) -> Record:
             made.totals[group] = Totals(verified_bytes=100 * MIB, puts=100, stored=100)
             made.audits[group] = Audit(checked=100, verified_bytes=MIB)
             made.ended[group] = True
-            made.usage[group] = Usage(rss=110 * MIB, descriptors=50, threads=20, seen=10)
+            made.usage[group] = Usage(
+                rss=110 * MIB,
+                descriptors=50,
+                threads=20,
+                seen=10,
+                held={row.name: row.limit(Limits(**BASE_LIMITS)) for row in BOUNDS},
+            )
         made.samples[PROBE] = reads()
         return made
 
@@ -119,7 +127,8 @@ BREAKS: list[tuple[str, Callable[[Record], None]]] = [
     ("acknowledged", lambda r: setattr(audit(r), "unread", 1)),
     ("bounded", lambda r: setattr(r.passes[0].usage["west"], "descriptors", 10_000)),
     ("bounded", lambda r: setattr(r.passes[0].usage["west"], "threads", 10_000)),
-    ("bounded", lambda r: setattr(r.passes[0].usage["west"], "staging", 65 * MIB)),
+    ("bounded", lambda r: r.passes[0].usage["west"].held.update({"staging bytes": 65 * MIB})),
+    ("bounded", lambda r: r.passes[0].usage["west"].held.pop("counters")),
     ("bounded", lambda r: setattr(r.passes[0].usage["west"], "seen", 0)),
     ("healthy", lambda r: r.problems.append("west: gateway is restarting")),
     ("leftovers", lambda r: r.leftovers.append("1 sleep")),

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from chaos.execution import QUIET_CALLS, wants_quiet
 from chaos.runner import Planned, _by_topology
 from chaos.scenario import Hostile, Scenario, find, load_scenario, suites
 from chaos.timeline import JITTER_S, jitter
@@ -40,6 +41,16 @@ def test_a_packaged_scenario_can_be_used(path: Path) -> None:
     assert scenario.name == path.stem
     for step in scenario.steps:
         assert not isinstance(step, Hostile) or step.name in scenario.topology.hostile
+
+
+def test_reads_with_nothing_broken_are_timed_where_they_are_compared(tmp_path: Path) -> None:
+    scenario = load_scenario(write(tmp_path, GOOD))
+    assert wants_quiet(scenario, [])
+    assert wants_quiet(scenario, [[1.0] * (QUIET_CALLS - 1)])
+    assert not wants_quiet(scenario, [[1.0], [1.0] * (QUIET_CALLS - 1)]), "there are enough"
+    assert not wants_quiet(scenario.model_copy(update={"steps": ()}), []), "nothing is broken"
+    off = GOOD + '[invariants]\nlocal_p99 = { off = "not compared" }\n'
+    assert not wants_quiet(load_scenario(write(tmp_path, off)), [])
 
 
 def test_smoke_has_what_it_promises() -> None:
