@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -83,11 +83,18 @@ class Pass:
                 found.setdefault(int((s.at - begin) / STRETCH_S), []).extend(waited)
         return list(found.values())
 
-    def returned(self, group: str, chains: int) -> float | None:
-        """Seconds from the end of the fault to the first of so many chains in a row that were read whole
-        from a peer; None if there are none."""
+    def asking(self, groups: Iterable[str], owners: Collection[str]) -> list[str]:
+        """Those of the groups that asked for chains of these owners."""
+        return [g for g in groups if any(s.owner in owners for s in self.of(g, "peer"))]
+
+    def returned(self, group: str, chains: int, owners: Collection[str]) -> float | None:
+        """Seconds from the end of the fault to the first of so many chains of these owners in a row
+        that were read whole from a peer; None if there are none. Chains of others, between them, count
+        neither way: a hostile peer's are never read whole.
+        """
         run: list[Sample] = []
-        for sample in sorted(s for s in self.of(group, "peer") if s.at >= self.fault_end):
+        after = (s for s in self.of(group, "peer") if s.at >= self.fault_end and s.owner in owners)
+        for sample in sorted(after):
             run = [*run, sample] if sample.misses == 0 and sample.peer else []
             if len(run) == chains:
                 return run[0].at + run[0].ms / 1000 - self.fault_end
