@@ -22,6 +22,7 @@ from federation.local_store import ADMIN_SECONDS, connect_store
 from federation.peering import Membership
 from federation.peers.child import ServingProcess
 from federation.peers.feed import Feed
+from federation.peers.load import LoadMeter
 from federation.peers.setup import Setup
 from federation.peers.side import PeerSide, peer_side
 from federation.peers.spawn import Spawner
@@ -34,7 +35,7 @@ from federation.transfer.puller import Puller
 from federation.transfer.staging import Staging
 from federation.trust.credentials import load_engine_credentials
 from federation.trust.handshakes import RefusalLog, StderrWatch
-from gossip.statement import Health
+from gossip.statement import Allowance, Health
 from local_group.admin import AdminClient
 from local_group.breaker import BreakerState
 from local_group.holdings import Change, Holdings
@@ -84,6 +85,7 @@ class Gateway:
         self._serving: ServingProcess | None = None
         self._lost = asyncio.Event()
         self._leading = Leading(config)
+        self._load = LoadMeter()
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serves until `stop` is set.
@@ -174,7 +176,7 @@ class Gateway:
             serving=serving,
         )
         purge = Purge(store=store, holdings=holdings, staging=staging)
-        admin_service = AdminService(report.document, purge)
+        admin_service = AdminService(report.document, purge, peers)
         endpoints = Endpoints()
         try:
             await self._restore(ledger, admin)
@@ -193,8 +195,8 @@ class Gateway:
                     return
                 self._start(serving.failed())
                 self._say_how_we_are(store)  # the first that peers hear is that we are well
-                speaking = self._start(peers.sessions.run())
-                self._start(self._until_next_term(speaking))
+                self._start(peers.sessions.run())
+                self._start(self._lead_again(peers))
             await endpoints.ready()
             log.info("group %s serves in epoch %d", config.name, epoch)
             await stop.wait()
@@ -216,10 +218,11 @@ class Gateway:
             self._config,
             member,
             epoch,
+            terms=self._leading,
             guards=self._guards,
             refusals=self._refusals,
             on_problem=self._problem,
-            on_tick=self._ticked,
+            on_tick=self._tell_serving,
         )
 
     def _serving_process(
@@ -274,17 +277,16 @@ class Gateway:
             self._say_how_we_are(store)
             await asyncio.sleep(HOUSEKEEPING_SECONDS)
 
-    async def _until_next_term(self, speaking: asyncio.Task[None]) -> None:
-        """Silent once its term is over; then starts again, in a new one."""
-
-        def fall_silent() -> None:
-            speaking.cancel()
+    async def _lead_again(self, peers: PeerSide) -> None:
+        """Silent each time that its term is over, until it has another."""
+        while True:
+            await self._leading.lost()
             self._problem(
                 f"epoch {self._leading.epoch} is over: silent until this gateway leads again"
             )
-
-        await self._leading.over(fall_silent)
-        os.kill(os.getpid(), signal.SIGTERM)
+            peers.sessions.hurry()  # it notices, and is silent
+            await self._leading.begin()
+            peers.sessions.lead(self._leading.epoch)
 
     # Small wiring
 
@@ -298,17 +300,14 @@ class Gateway:
             reason = "its serving process is being started"
         elif not self._serving.well:
             reason = "its local Mooncake does not answer"
-        self._peers.gossip.set_health(Health.DEGRADED if reason else Health.OK, reason)
+        gossip = self._peers.gossip
+        gossip.set_health(Health.DEGRADED if reason else Health.OK, reason)
+        load = self._load.measure(self._serving, list(self._peers.sessions.links), time.monotonic())
+        limits = self._limits
+        gossip.set_load(load, Allowance(limits.peer_bytes_per_s, limits.serves_per_peer))
 
     def _moved(self, change: Change) -> None:
         self._feed.take(change)
-        self._tell_serving()
-
-    def _ticked(self) -> None:
-        """There is a new statement. A process that was frozen may be here before it is told that its
-        term is over: it greets nobody then, and peers refuse that epoch once they heard of another."""
-        if not self._leading.valid():
-            raise asyncio.CancelledError
         self._tell_serving()
 
     def _tell_serving(self) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
 
 from federation.config import GroupFile
 from local_group.coordination.base import Coordination, Term
@@ -22,7 +21,7 @@ SAY_AFTER_S = 1.0
 
 
 class Leading:
-    """The term of one gateway process: the first one that it gets, and no other."""
+    """The terms of one gateway process, one after the other."""
 
     def __init__(self, config: GroupFile) -> None:
         name = f"{config.host}:{config.ports.peers}"
@@ -30,6 +29,7 @@ class Leading:
             config, name, f"unix:{config.gateway_socket}"
         )
         self._term: Term | None = None
+        self._raising = asyncio.Lock()
 
     @property
     def epoch(self) -> int:
@@ -42,12 +42,13 @@ class Leading:
         return self._term is not None and self._term.valid()
 
     async def begin(self) -> None:
-        """Waits until this gateway leads.
+        """Waits until this gateway leads, for the first time or again.
 
         Raises:
             CoordinationError: it never can.
         """
-        await self._coordination.start()
+        if self._term is None:
+            await self._coordination.start()
         campaign = asyncio.create_task(self._coordination.campaign())
         try:
             await asyncio.wait({campaign}, timeout=SAY_AFTER_S)
@@ -58,17 +59,26 @@ class Leading:
             campaign.cancel()
             await asyncio.gather(campaign, return_exceptions=True)
 
-    async def over(self, fallen_silent: Callable[[], object]) -> None:
-        """Returns once the term is over AND another can begin: this process is to be started again, for
-        a process speaks in one epoch only.
+    async def lost(self) -> None:
+        """Returns once the term is over, and no other one of this gateway has followed it."""
+        while True:
+            term = self._term
+            assert term is not None
+            await term.lost.wait()
+            async with self._raising:  # `above` ends a term in order to begin another
+                if self._term is term:
+                    return
 
-        Args:
-            fallen_silent: called in between, as soon as the term is over: nothing may be said any more.
+    async def above(self, floor: int) -> int:
+        """Goes on in a new epoch, above `floor`: what peers remember of this group.
+
+        Raises:
+            CoordinationError: it does not lead, or the epoch cannot be stored.
         """
         assert self._term is not None
-        await self._term.lost.wait()
-        fallen_silent()
-        self._term = await self._coordination.campaign()
+        async with self._raising:
+            self._term = await self._coordination.above(self._term, floor)
+            return self._term.epoch
 
     async def end(self) -> None:
         """Gives up the term, if there is one."""

@@ -49,3 +49,4 @@ def test_without_a_term_it_is_silent_and_goes_on_serving(pair: Federation) -> No
         west.kill("etcd", signal.SIGCONT)
     wait_for(lambda: pair.status("west").get("epoch", 0) > epoch, 30, "a new term")
     pair.wait_until_alive()
+    assert west.pid("gateway") == gateway, "it went on in a new epoch, without a restart"

@@ -46,16 +46,30 @@ async def test_it_says_that_it_waits(
     await one.end()
 
 
-async def test_when_its_term_is_over_it_is_silent_until_there_is_another(tmp_path: Path) -> None:
+async def test_a_term_that_is_lost_is_told_and_another_can_follow(tmp_path: Path) -> None:
     one = make(tmp_path)
     await one.begin()
-    said: list[bool] = []
-    ending = asyncio.create_task(one.over(lambda: said.append(one.valid())))
+    losing = asyncio.create_task(one.lost())
     await asyncio.sleep(0)
-    assert not ending.done()
+    assert not losing.done()
     assert one._term is not None
     await one._coordination.resign(one._term)  # as if it had been lost
-    await asyncio.wait_for(ending, 5)
-    assert said == [False], "silent once, before it leads again"
+    await asyncio.wait_for(losing, 5)
+    assert not one.valid()
+    await one.begin()
     assert (one.valid(), one.epoch) == (True, 2)
+    await one.end()
+
+
+async def test_a_term_that_goes_on_in_a_higher_epoch_is_not_lost(tmp_path: Path) -> None:
+    one = make(tmp_path)
+    await one.begin()
+    losing = asyncio.create_task(one.lost())
+    assert await one.above(40) == 41
+    assert (one.valid(), one.epoch) == (True, 41)
+    assert one._term is not None
+    await wait_for_async(lambda: not one._raising.locked(), 5, "it to be looked at")
+    assert not losing.done()
+    await one._coordination.resign(one._term)
+    await asyncio.wait_for(losing, 5)
     await one.end()
