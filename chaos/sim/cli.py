@@ -100,7 +100,9 @@ def golden(
 
     chosen = files or sorted(GOLDEN.glob("*.txt"))
     if not chosen:
-        raise UsageError("no scenarios", where=str(GOLDEN), hint="name files, or go to the source tree")
+        raise UsageError(
+            "no scenarios", where=str(GOLDEN), hint="name files, or go to the source tree"
+        )
     for path in chosen:
         if not path.is_file():
             raise UsageError("no such file", where=str(path))

@@ -29,9 +29,7 @@ class Clock:
         """Calls `action` at `when`, or now if that has passed; equal times in the order of calls."""
         self._order += 1
         now = self.now
-        heapq.heappush(
-            self._heap, (when if when > now else now, self._order, action, arguments)
-        )
+        heapq.heappush(self._heap, (when if when > now else now, self._order, action, arguments))
 
     def run(self, until: float) -> None:
         """Runs all that is due up to `until`, and what comes of it; then it is `until`.

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from chaos.sim.process import Process
-from chaos.sim.world import World
+from chaos.sim.world import Message, World
 from gossip.version import Version
 
 
@@ -55,6 +57,13 @@ class Convergence:
                 if not update.missing:
                     update.known_at = now
                     waiting.remove(update)
+        if not waiting:
+            del self._open[group]
+
+    @property
+    def followed(self) -> Iterable[str]:
+        """Groups of which a statement is under way."""
+        return self._open
 
     def rounds(self, interval: float) -> list[float]:
         """Hello intervals that each update took, sorted; infinite for one that has not arrived."""
@@ -64,8 +73,31 @@ class Convergence:
         )
 
 
+class Watcher:
+    """An `Observer` that follows updates alone, for worlds that are too large to check each step."""
+
+    def __init__(self, convergence: Convergence, world: Callable[[], World]) -> None:
+        self._convergence = convergence
+        self._world = world
+
+    def signed(self, group: str, data: bytes) -> None:
+        pass
+
+    def event(self, process: Process, event: object) -> None:
+        pass
+
+    def stepped(self, process: Process, sender: str, message: Message | None) -> None:
+        if message is None:
+            return
+        now = self._world().now
+        for group in list(self._convergence.followed):
+            if group != process.group:
+                version = process.engine.version_of(group)
+                self._convergence.advanced(process, group, version, now)
+
+
 def percentile(values: list[float], share: float) -> float:
     """Of sorted values: the smallest one that at least `share` of them do not exceed."""
     if not values:
         return float("nan")
-    return values[min(len(values) - 1, max(0, -(-int(share * len(values) * 1000) // 1000) - 1))]
+    return values[max(0, math.ceil(share * len(values)) - 1)]

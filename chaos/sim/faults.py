@@ -11,14 +11,13 @@ from chaos.sim.hostile import HABITS, Guise
 from chaos.sim.network import Conditions
 from chaos.sim.process import Process
 from chaos.sim.world import World
+from gossip.statement import Health
 
 CALM_ROUNDS: Final = 6
 """Rounds at the beginning in which nothing breaks."""
 PER_ROUNDS: Final = 5
 """One fault in so many rounds, on average."""
-ROUGH: Final = Conditions(
-    delay=0.02, jitter=0.1, loss=0.05, duplicated=0.02, overtaken=0.02
-)
+ROUGH: Final = Conditions(delay=0.02, jitter=0.1, loss=0.05, duplicated=0.02, overtaken=0.02)
 """The network while there are faults, when nothing is wrong with a link."""
 
 
@@ -96,7 +95,9 @@ def loss_plan(share: float) -> Plan:
     return Plan((fault,), (), float("inf"))
 
 
-def draw_plan(random: Random, groups: list[str], rounds: int, heal_rounds: int, interval: float) -> Plan:
+def draw_plan(
+    random: Random, groups: list[str], rounds: int, heal_rounds: int, interval: float
+) -> Plan:
     """Everything that can go wrong.
 
     Args:
@@ -119,6 +120,23 @@ def draw_plan(random: Random, groups: list[str], rounds: int, heal_rounds: int, 
         until = min(heals_at, at + random.uniform(0.3, 30) * interval)
         faults.append(random.choice(kinds)(at, until))
     return Plan(tuple(sorted(faults, key=lambda f: (f.at, f.until, f.text))), hostile, heals_at)
+
+
+def draw_stalls(world: World, random: Random, seconds: float, every: float) -> None:
+    """Lets every gateway stall again and again, for so long each time, to the end.
+
+    Args:
+        every: seconds between two stalls of one gateway, on average.
+    """
+
+    def stall(name: str) -> None:
+        process = world.groups[name].process
+        if process is not None:
+            world.stall(process, seconds)
+        world.clock.at(world.now + random.expovariate(1 / every), stall, name)
+
+    for name in world.groups:
+        world.clock.at(random.expovariate(1 / every), stall, name)
 
 
 def _rough(world: World) -> None:
@@ -183,9 +201,7 @@ class _Drawing:
     def lost_disk(self, at: float, until: float) -> Fault:
         return self._again(at, until, "restarts without its disk", lambda epoch: 1)
 
-    def _again(
-        self, at: float, until: float, what: str, epoch: Callable[[int], int]
-    ) -> Fault:
+    def _again(self, at: float, until: float, what: str, epoch: Callable[[int], int]) -> Fault:
         name = self.random.choice(self.honest)
 
         def begin(world: World) -> None:
@@ -237,7 +253,9 @@ class _Drawing:
             process = world.groups[name].process
             if process is not None:
                 keys = [group.name for group in world.groups.values()]
-                process.guise = Guise(habits, Random(seed), process, world.groups[name].signer, keys)
+                process.guise = Guise(
+                    habits, Random(seed), process, world.groups[name].signer, keys
+                )
 
         return Fault(at, until, f"{name} is hostile: {', '.join(habits)}", begin)
 
@@ -262,9 +280,7 @@ class _Drawing:
         side = sorted(self.random.sample(self.groups, size))
         rest = [name for name in self.groups if name not in side]
         links = [(x, y) for x in side for y in rest]
-        return _cut(
-            at, until, f"{', '.join(side)} are cut off", links + [(y, x) for x, y in links]
-        )
+        return _cut(at, until, f"{', '.join(side)} are cut off", links + [(y, x) for x, y in links])
 
     def isolate(self, at: float, until: float) -> Fault:
         name = self.random.choice(self.groups)
@@ -291,7 +307,11 @@ class _Drawing:
 
 def _cut(at: float, until: float, text: str, links: list[tuple[str, str]]) -> Fault:
     return Fault(
-        at, until, text, lambda world: world.network.cut(links), lambda world: world.network.heal(links)
+        at,
+        until,
+        text,
+        lambda world: world.network.cut(links),
+        lambda world: world.network.heal(links),
     )
 
 
@@ -313,8 +333,6 @@ def _on(name: str) -> Callable[[World], None]:
 
 
 def _health(name: str, well: bool) -> Callable[[World], None]:
-    from gossip.statement import Health
-
     def change(world: World) -> None:
         process = world.groups[name].process
         if process is not None:

@@ -21,6 +21,7 @@ from chaos.sim.hostile import HABITS, Guise
 from chaos.sim.network import Conditions
 from chaos.sim.presets import preset
 from chaos.sim.process import Process
+from chaos.sim.show import describe
 from chaos.sim.world import Setup, World
 from federation.errors import UsageError
 from gossip.statement import Health

@@ -8,19 +8,19 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from functools import cache
 from random import Random
 from typing import Final
 
-from chaos.sim.keys import Signer
 from chaos.sim.process import Process
-from gossip.statement import DOMAIN
+from gossip.statement import DOMAIN, Signer
 from moonmesh.v1 import peer_pb2
 
 KEPT: Final = 64
 """Statements that it remembers, to say them again."""
-FLOOD: Final = 8
+FLOOD: Final = 4
 """Hellos that it sends instead of one."""
-MANY: Final = 2000
+MANY: Final = 5000
 """Items in a list that is far too long."""
 
 Message = peer_pb2.HelloRequest | peer_pb2.HelloReply
@@ -87,7 +87,8 @@ class Guise:
                 reply.Clear()
                 return
             hello = changed
-        reply.statement.CopyFrom(hello.statement)
+        if hello.statement.body:
+            reply.statement.CopyFrom(hello.statement)
 
     # For habits
 
@@ -107,7 +108,7 @@ def _own(hello: peer_pb2.HelloRequest) -> peer_pb2.Statement:
 def _equivocate(guise: Guise, peer: str, hello: peer_pb2.HelloRequest) -> peer_pb2.HelloRequest:
     if hello.statement.body and guise.groups.index(peer) % 2:
         body = _own(hello)
-        body.wall_time_ms += 1
+        body.wall_time_ms = max(0, body.wall_time_ms - 1)
         guise.sign(body, hello.statement)
     return hello
 
@@ -142,7 +143,7 @@ def _impersonate(guise: Guise, peer: str, hello: peer_pb2.HelloRequest) -> peer_
         hello.statement.ParseFromString(raw)
         if guise.often(0.5):
             body = _own(hello)
-            body.epoch += 1
+            body.epoch = min(body.epoch + 1, (1 << 64) - 1)
             guise.sign(body, hello.statement)
     return hello
 
@@ -157,30 +158,37 @@ def _forge(guise: Guise, peer: str, hello: peer_pb2.HelloRequest) -> peer_pb2.He
             relayed.body = bytes(flipped)
         else:
             body = peer_pb2.Statement.FromString(relayed.body)
-            body.seq += guise.random.randrange(1, 100)
+            body.seq = min(body.seq + guise.random.randrange(1, 100), (1 << 64) - 1)
             guise.sign(body, relayed)
     return hello
 
 
 def _oversize(guise: Guise, peer: str, hello: peer_pb2.HelloRequest) -> peer_pb2.HelloRequest:
-    if not guise.often(0.1):
+    if not guise.often(0.02):
         return hello
     which = guise.random.randrange(4)
-    if which == 0 and hello.statement.body:
-        body = _own(hello)
-        body.health.reason = "x" * 20_000
-        guise.sign(body, hello.statement)
-    elif which == 1:
-        for number in range(MANY):
-            hello.versions.add(group=f"no-{number}", epoch=1, seq=1)
-    elif which == 2:
-        for number in range(MANY):
-            hello.probes.add(group=guise.others[number % len(guise.others)], epoch=1, seq=1)
-            hello.silent.add(group=f"no-{number}")
-    elif hello.statement.body:
-        for _ in range(MANY):
-            hello.relayed.add().CopyFrom(hello.statement)
+    if which == 3:
+        if hello.statement.body:
+            body = _own(hello)
+            body.health.reason = "x" * 20_000
+            guise.sign(body, hello.statement)
+        return hello
+    hello.MergeFromString(_far_too_much()[which])
     return hello
+
+
+@cache
+def _far_too_much() -> tuple[bytes, ...]:
+    """Lists that are too long: of versions, of probes and answers to them, of relayed statements."""
+    versions, probes, relayed = (peer_pb2.HelloRequest() for _ in range(3))
+    for number in range(MANY):
+        name = f"g{number}"
+        versions.versions.add(group=name, epoch=1, seq=1)
+        probes.probes.add(group=name, epoch=1, seq=1)
+        probes.silent.add(group=name, epoch=1, seq=1)
+        body = peer_pb2.Statement(version=1, federation="sim", group=name, epoch=1, seq=1)
+        relayed.relayed.add(body=body.SerializeToString(), signature=bytes(64))
+    return tuple(message.SerializeToString() for message in (versions, probes, relayed))
 
 
 def _silent(guise: Guise, peer: str, hello: peer_pb2.HelloRequest) -> peer_pb2.HelloRequest | None:
@@ -200,7 +208,7 @@ def _lie(guise: Guise, peer: str, hello: peer_pb2.HelloRequest) -> peer_pb2.Hell
     if hello.statement.body and guise.often(0.5):
         body = _own(hello)
         body.not_heard_from.extend(guise.others)
-        body.seq += 1000
+        body.seq = min(body.seq + 1000, (1 << 64) - 1)
         guise.sign(body, hello.statement)
     return hello
 

@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Final
 
 from chaos.sim.convergence import Convergence
 from chaos.sim.process import Process
+from chaos.sim.show import describe
 from chaos.sim.world import Message, World
-from gossip.membership import PeerDown, PeerView
+from gossip.events import PeerDown, PeerSuspect
+from gossip.membership import NO_VERSION, Link, PeerState
 from gossip.statement import DOMAIN
-from gossip.version import Version
+from gossip.version import Version, VersionVector
+from gossip.view import PeerView
 from moonmesh.v1 import peer_pb2
 
 REGRESS: Final = "(epoch, seq) never regresses in any view"
 TRUTH: Final = "nobody but a group itself changes its entry"
 QUEUES: Final = "every queue is within its limit"
 WITNESS: Final = "nobody is DOWN on one observer's loss alone"
+RAISES: Final = "nothing raises"
 SETTLED: Final = "once all is well every correct view converges"
 
 LAG_ROUNDS: Final = 3
 """Rounds that a correct view may be behind once all is well: what is under way, and what was lost."""
 
 
-class Broken(Exception):  # noqa: N818: it names what it is
+class Broken(Exception):  # noqa: N818
     """An invariant does not hold.
 
     Attributes:
@@ -44,13 +47,16 @@ class Invariants:
         convergence: told of each newer entry.
 
     Attributes:
-        downs: DOWN events about groups whose gateway ran and could be reached: see `false_downs`.
+        suspects: all SUSPECT events: when, at whom, of whom.
+        downs: all DOWN events.
     """
 
     def __init__(self, convergence: Convergence | None = None) -> None:
         self._attached: World | None = None
         self.convergence = convergence
+        self.suspects: list[tuple[float, str, str]] = []
         self.downs: list[tuple[float, str, str]] = []
+        self._peers: dict[str, list[str]] = {}
         self._views: dict[Process, dict[str, Version]] = {}
         self._made: dict[str, dict[bytes, Version]] = {}
         self._witnesses: dict[tuple[Process, str], set[str]] = {}
@@ -58,6 +64,7 @@ class Invariants:
     def attach(self, world: World) -> None:
         """The world whose observer this is; before it runs."""
         self._attached = world
+        self._peers = {name: [n for n in world.groups if n != name] for name in world.groups}
 
     @property
     def _world(self) -> World:
@@ -73,24 +80,35 @@ class Invariants:
         self._made.setdefault(group, {})[body] = Version(said.epoch, said.seq)
 
     def stepped(self, process: Process, sender: str, message: Message | None) -> None:
-        if message is None or message.relayed:
-            names: Iterable[str] = process.engine.peers
-        else:
-            names = (sender,)
-        self._check_entries(process, names)
-        self._check_queues(process)
-        if message is not None:
-            for item in message.silent:
-                self._witnesses.setdefault((process, item.group), set()).add(sender)
+        view = self._views.get(process)
+        if view is None:
+            view = self._views[process] = {}
+        if message is None:
+            self._check_all(process, view)
+            self._check_queues(process)
+            return
+        self._check_entry(process, view, sender)
+        if not isinstance(message, peer_pb2.HelloRequest):
+            return
+        if message.relayed or message.versions or message.probes:
+            self._check_all(process, view)
+            self._check_queues(process)
+        for item in message.silent:
+            self._witnesses.setdefault((process, item.group), set()).add(sender)
 
     def event(self, process: Process, event: object) -> None:
         if isinstance(event, PeerDown):
             self._check_down(process, event.peer)
+        elif isinstance(event, PeerSuspect):
+            self.suspects.append((self._world.now, process.group, event.peer))
 
     # Checks
 
-    def check_settled(self) -> None:
+    def check_settled(self, *, over: bool) -> None:
         """Once all is well for a while: every correct group sees every other as it is.
+
+        Args:
+            over: so long that who is off has been noticed, too.
 
         Raises:
             Broken: if one does not.
@@ -101,55 +119,60 @@ class Invariants:
                 continue
             process = group.process
             for peer in process.engine.view(process.local(world.now)).peers:
-                self._check_settled(process, peer)
+                self._check_settled(process, peer, over)
 
-    def _check_settled(self, process: Process, peer: PeerView) -> None:
-        world = self._world
-        other = world.groups[peer.name]
-        usable = process.engine.pullable(peer.name, process.local(world.now))
+    def _check_settled(self, process: Process, peer: PeerView, over: bool) -> None:
+        other = self._world.groups[peer.name]
         if other.hostile:  # it was switched off
-            if usable:
-                raise Broken(SETTLED, f"{process} would pull from {peer.name}, which is off", peer.name)
+            if over and peer.state is PeerState.ALIVE:
+                said = f"{process} has {peer.name} alive, which is off"
+                raise Broken(SETTLED, said, process.group, peer.name)
             return
         if other.process is None:
             return
         truth = other.process.engine.version
-        said = f"{process} has {describe(peer)}, and {peer.name} is at {truth}"
+        heard = peer.state is PeerState.ALIVE and peer.link in (Link.BOTH, None)
         current = (
             peer.version is not None
             and peer.version.epoch == truth.epoch
             and truth.seq - peer.version.seq <= LAG_ROUNDS
         )
-        if not (usable and current):
+        if not (heard and current) or peer.quarantine is not None:
+            said = f"{process} has {describe(peer)}, and {peer.name} is at {truth}"
             raise Broken(SETTLED, said, process.group, peer.name)
 
-    def _check_entries(self, process: Process, names: Iterable[str]) -> None:
-        versions = process.engine.versions
-        view = self._views.get(process)
-        if view is None:
-            view = self._views[process] = {}
-        for name in names:
-            new = versions.get(name)
-            old = view.get(name)
-            if new is old or new == old:
-                continue
-            if new is None or (old is not None and new < old):
-                raise Broken(REGRESS, f"{process} had {name} at {old}, now at {new}", process.group, name)
-            view[name] = new
-            self._check_truth(process, name, new)
-            self._witnesses.pop((process, name), None)
-            if self.convergence is not None:
-                self.convergence.advanced(process, name, new, self._world.now)
+    def _check_all(self, process: Process, view: dict[str, Version]) -> None:
+        view[process.group] = process.engine.version  # its own is there to compare all at once
+        if process.engine.versions != VersionVector(view):
+            for name in self._peers[process.group]:
+                self._check_entry(process, view, name)
+
+    def _check_entry(self, process: Process, view: dict[str, Version], name: str) -> None:
+        new = process.engine.version_of(name)
+        old = view.get(name, NO_VERSION)
+        if new == old:
+            return
+        if new < old:
+            said = f"{process} had {name} at {old}, now at {new}"
+            raise Broken(REGRESS, said, process.group, name)
+        view[name] = new
+        self._check_truth(process, name, new)
+        self._witnesses.pop((process, name), None)
+        if self.convergence is not None:
+            self.convergence.advanced(process, name, new, self._world.now)
 
     def _check_truth(self, process: Process, name: str, version: Version) -> None:
         """An entry is what that group said itself: it is the only one with its key."""
         if self._world.groups[name].hostile:
             return
-        signed = process.engine.signed(name)
+        signed = process.engine.signed_of(name)
         said = None if signed is None else self._made.get(name, {}).get(signed.body)
         if said != version:
             raise Broken(
-                TRUTH, f"{process} has {name} at {version}, which it never said", process.group, name
+                TRUTH,
+                f"{process} has {name} at {version}, which it never said",
+                process.group,
+                name,
             )
 
     def _check_queues(self, process: Process) -> None:

@@ -4,24 +4,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from typing import Protocol
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-
-class Verifier(Protocol):
-    """The public half."""
-
-    def verify(self, signature: bytes, data: bytes) -> None:
-        """Raises `InvalidSignature` unless `data` was signed by the other half."""
-
-
-class Signer(Protocol):
-    """The private half."""
-
-    def sign(self, data: bytes) -> bytes:
-        """A signature of 64 bytes."""
+from gossip.statement import Signer, Verifier
 
 
 class CheapKey:
@@ -32,6 +19,9 @@ class CheapKey:
 
     def sign(self, data: bytes) -> bytes:
         return hashlib.blake2b(data, key=self._secret).digest()
+
+    def public_key(self) -> CheapKey:
+        return self
 
     def verify(self, signature: bytes, data: bytes) -> None:
         if hashlib.blake2b(data, key=self._secret).digest() != signature:
@@ -48,6 +38,9 @@ class NotedKey:
     def sign(self, data: bytes) -> bytes:
         self._signed(data)
         return self._inner.sign(data)
+
+    def public_key(self) -> Verifier:
+        return self._inner.public_key()
 
 
 def make_keys(secret: bytes, real: bool) -> tuple[Signer, Verifier]:

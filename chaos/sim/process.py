@@ -24,6 +24,7 @@ class Process:
         group: whose it is.
         number: of all processes of the world.
         rate: how fast its monotonic clock runs.
+        due: local time at which its engine wants to tick; `tick_at`: when it will, of the world.
         guise: what changes all that it says; None: it is honest.
     """
 
@@ -36,6 +37,7 @@ class Process:
     wall_skew_ms: int = 0
     running: bool = True
     stalled: bool = False
+    due: float = float("inf")
     tick_at: float = float("inf")
     guise: Guise | None = None
     backlog: deque[tuple[Callable[..., None], tuple[Any, ...]]] = field(

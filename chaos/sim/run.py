@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import math
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, field
 from random import Random
 from typing import Any, Final, Literal
 
-from chaos.sim.convergence import Convergence, percentile
+from chaos.sim.convergence import Convergence
 from chaos.sim.faults import Plan, draw_plan, loss_plan
-from chaos.sim.invariants import Broken, Invariants
+from chaos.sim.invariants import RAISES, Broken, Invariants
 from chaos.sim.network import Conditions
 from chaos.sim.presets import preset
-from chaos.sim.world import Setup, World
+from chaos.sim.world import TICK_GRAIN, Setup, World
+from gossip.engine import GossipEngine
+from gossip.statement import Health
 
 Faults = Literal["none", "loss", "all"]
 HEAL_ROUNDS: Final = 20
@@ -22,6 +25,8 @@ HEAL_ROUNDS: Final = 20
 CONVERGE_ROUNDS: Final = 10
 REAL_EVERY: Final = 100
 """One seed in so many is run with real signatures."""
+TICK_LATE: Final = 0.005
+"""Seconds that an event loop is late at most, when all is well."""
 LOSS: Final = 0.2
 WARM_ROUNDS: Final = 8
 """Rounds at the beginning and at the end in which no statement is followed."""
@@ -81,13 +86,20 @@ class Result:
 
     def as_dict(self) -> dict[str, Any]:
         found = asdict(self)
+        found["rounds_to_converge"] = [
+            None if math.isinf(rounds) else rounds for rounds in self.rounds_to_converge
+        ]
         found["held"] = self.failure is None
         found["command"] = self.request.command
         return found
 
 
-def run_world(request: Request) -> Result:
-    """Runs one world to its end, or to the first invariant that breaks."""
+def run_world(request: Request, engine: Callable[..., GossipEngine] = GossipEngine) -> Result:
+    """Runs one world to its end, or to the first invariant that breaks.
+
+    Args:
+        engine: makes the engines; tests have one that is broken.
+    """
     config = preset(request.preset)
     convergence = Convergence()
     checks = Invariants(convergence)
@@ -98,7 +110,8 @@ def run_world(request: Request) -> Result:
             config=config,
             conditions=Conditions(delay=0.02, jitter=0.02),
             real_signatures=request.seed % REAL_EVERY == REAL_EVERY - 1,
-            tick_late=0.005,
+            tick_late=TICK_LATE,
+            engine=engine,
         ),
         checks,
     )
@@ -114,7 +127,7 @@ def run_world(request: Request) -> Result:
         text = "".join(traceback.format_exception_only(error)).strip()
         where = traceback.extract_tb(error.__traceback__)[-1]
         detail = f"{text} ({where.filename.rsplit('/', 1)[-1]}:{where.lineno})"
-        failure = _failure(world, plan, "nothing raises", detail, ())
+        failure = _failure(world, plan, RAISES, detail, ())
     traffic = world.network.traffic
     return Result(
         request=request,
@@ -152,29 +165,32 @@ def _play(
 ) -> None:
     if request.faults == "all":
         world.run(request.rounds - HEAL_ROUNDS + CONVERGE_ROUNDS)
-        checks.check_settled()
+        checks.check_settled(over=False)
         world.run(HEAL_ROUNDS - CONVERGE_ROUNDS)
-        checks.check_settled()
+        checks.check_settled(over=True)
         return
     random = Random(f"{request.seed}/updates")
     names = list(world.groups)
     for number in range(request.rounds):
         world.run(1)
         if WARM_ROUNDS <= number < request.rounds - WARM_ROUNDS and number % FOLLOW_EVERY == 0:
-            _say(world, random.choice(names), convergence)
+            follow_change(world, random.choice(names), convergence)
     if request.faults == "none":
-        checks.check_settled()
+        checks.check_settled(over=True)
 
 
-def _say(world: World, name: str, convergence: Convergence) -> None:
+def follow_change(world: World, name: str, convergence: Convergence) -> None:
     """Something has changed at a group: follows the statement that says so."""
     process = world.groups[name].process
     if process is None:
         return
-    well = process.engine.health is Health.OK
-    process.engine.set_health(Health.DEGRADED if well else Health.OK)
+    # Two such changes of one group, well or not, are two statements.
+    well = process.engine.version.seq % 2 == 0
+    process.engine.set_health(Health.OK if well else Health.DEGRADED)
     world.nudge(process)
-    world.clock.at(world.now + world.config.hello_min_gap + TICK_GRAIN, convergence.follow, world, name)
+    world.clock.at(
+        world.now + world.config.hello_min_gap + TICK_GRAIN, convergence.follow, world, name
+    )
 
 
 def _failure(

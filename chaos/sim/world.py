@@ -13,16 +13,19 @@ from random import Random
 from typing import Final, Protocol
 
 from chaos.sim.clock import Clock
-from chaos.sim.keys import NotedKey, Signer, Verifier, make_keys
+from chaos.sim.keys import NotedKey, make_keys
 from chaos.sim.network import Conditions, Network
 from chaos.sim.process import Process
+from chaos.sim.show import event_text
 from chaos.sim.story import Story
 from gossip.config import GossipConfig
 from gossip.engine import GossipEngine
-from gossip.membership import OwnVersionAhead
+from gossip.events import OwnVersionAhead
+from gossip.statement import Signer, Verifier
 from moonmesh.v1 import peer_pb2
 
 FEDERATION: Final = "sim"
+Message = peer_pb2.HelloRequest | peer_pb2.HelloReply
 TICK_GRAIN: Final = 0.001
 """Seconds between two ticks of a process at least, whatever its engine asks for."""
 
@@ -33,12 +36,7 @@ class Observer(Protocol):
     def signed(self, group: str, data: bytes) -> None:
         """The key of a group was used."""
 
-    def stepped(
-        self,
-        process: Process,
-        sender: str,
-        message: peer_pb2.HelloRequest | peer_pb2.HelloReply | None,
-    ) -> None:
+    def stepped(self, process: Process, sender: str, message: Message | None) -> None:
         """A process has received (or, with None, has ticked)."""
 
     def event(self, process: Process, event: object) -> None:
@@ -57,6 +55,7 @@ class Group:
 
     name: str
     index: int
+    secret: bytes
     signer: Signer
     verifier: Verifier
     epoch: int = 0
@@ -75,8 +74,8 @@ class Setup:
     real_signatures: bool = False
     tick_late: float = 0.0
     """Seconds that a tick comes late at most: an event loop is never alone."""
-    spread: float = 1.0
-    """Share of a hello interval over which gateways start."""
+    engine: Callable[..., GossipEngine] = GossipEngine
+    """Makes the engines; tests have one that is broken."""
 
 
 class World:
@@ -103,11 +102,12 @@ class World:
         self.groups: dict[str, Group] = {}
         for index in range(setup.groups):
             name = f"g{index:0{width}}"
-            signer, verifier = make_keys(self.random.randbytes(32), setup.real_signatures)
+            secret = self.random.randbytes(32)
+            signer, verifier = make_keys(secret, setup.real_signatures)
             if observer is not None:
                 signer = NotedKey(signer, _bind(observer.signed, name))
-            self.groups[name] = Group(name, index, signer, verifier)
-        interval = self.config.hello_interval * setup.spread
+            self.groups[name] = Group(name, index, secret, signer, verifier)
+        interval = self.config.hello_interval
         for name in self.groups:
             self.clock.at(self.random.random() * interval, self.start, name)
 
@@ -124,6 +124,18 @@ class World:
         """Notes something in the story."""
         self.story.tell(self.clock.now, who, text)
 
+    def acquaint(self) -> None:
+        """Every gateway that runs hears the newest word of every other, at once."""
+        running = [g.process for g in self.groups.values() if g.process is not None]
+        for speaker in running:
+            greeting = speaker.engine.greeting().message
+            hello = peer_pb2.HelloRequest()
+            if greeting is not None:
+                hello.statement.CopyFrom(greeting.statement)
+            for process in running:
+                if process is not speaker:
+                    process.engine.receive(speaker.group, hello, process.local(self.clock.now))
+
     # Gateways
 
     def start(self, name: str, epoch: int | None = None) -> Process:
@@ -137,7 +149,7 @@ class World:
         group.epoch = max(group.epoch, chosen)
         self.processes += 1
         local = self.random.random() * 1e6
-        engine = GossipEngine(
+        engine = self.setup.engine(
             name,
             FEDERATION,
             group.signer,
@@ -202,7 +214,7 @@ class World:
     def _tick(self, process: Process, at: float) -> None:
         if not process.running or process.tick_at != at or process.stalled:
             return
-        process.tick_at = float("inf")
+        process.due = process.tick_at = float("inf")
         now = self.clock.now
         process.engine.tick(process.local(now), process.wall_ms(now))
         if self.observer is not None:
@@ -213,20 +225,21 @@ class World:
         """What a step has brought: events, hellos, another time for the next tick."""
         engine = process.engine
         for event in engine.events():
-            self.tell(process.group, str(event))
+            self.tell(process.group, event_text(event))
             if self.observer is not None:
                 self.observer.event(process, event)
             if isinstance(event, OwnVersionAhead) and event.proven:
                 self._lead_above(process, event.version.epoch)
         for peer, hello in engine.outbox():
             self._send(process, peer, hello)
-        now = self.clock.now
-        due = max(process.world(engine.next_tick_at()), now + TICK_GRAIN)
-        if due < process.tick_at:
+        due = engine.next_tick_at()
+        if due < process.due:
+            process.due = due
+            at = max(process.world(due), self.clock.now + TICK_GRAIN)
             if self.setup.tick_late:
-                due += self.setup.tick_late * self.random.random()
-            process.tick_at = due
-            self.clock.at(due, self._tick, process, due)
+                at += self.setup.tick_late * self.random.random()
+            process.tick_at = at
+            self.clock.at(at, self._tick, process, at)
 
     def _lead_above(self, process: Process, epoch: int) -> None:
         """The shell of a gateway whose disk was lost: a new term, above what peers remember."""
@@ -260,20 +273,24 @@ class World:
         self.story.message(now, self.groups[name].index, group.index, raw)
         message = peer_pb2.HelloRequest.FromString(raw)
         target.engine.receive(name, message, target.local(now))
-        answer = target.engine.reply_to(name, message)
+        answer = target.engine.reply_to(message)
         if target.guise is not None:
             target.guise.heard(message)
             target.guise.change_reply(name, answer)
         if self.observer is not None:
             self.observer.stepped(target, name, message)
         raw = answer.SerializeToString()
+        if not raw:  # nothing new: an answer all the same, and nobody has to act on it
+            self.network.traffic.messages += 1
+            self._after(target)
+            return
         for at in self.network.send(to, name, len(raw), now):
             self.clock.at(at, self._answered, to, sender, raw)
         self._after(target)
 
     def _answered(self, by: str, target: Process, raw: bytes) -> None:
-        if not target.running or not raw:
-            return  # nothing new
+        if not target.running:
+            return
         if target.stalled:
             target.backlog.append((self._answered, (by, target, raw)))
             return
