@@ -1,74 +1,49 @@
 """Gossip of one group, without IO: time comes in as an argument, messages go out as values.
 
-The shell around it does three things: it calls `tick` when `next_tick_at` is reached, sends what
-`outbox` gives, and hands every hello and every answer to `receive_hello`:
+The shell around it calls `tick` when `next_tick_at` is reached, sends what `outbox` gives, and hands every
+hello and every answer to `receive`, after which there may be something to send at once:
 
     engine.tick(now, wall_time_ms)
     for peer, hello in engine.outbox():
         reply = await stub(peer).Hello(hello)
-        engine.receive_hello(peer, reply, now)
+        engine.receive(peer, reply, now)
     for event in engine.events(): ...
 
-Invariant: the entry of a group moves only by a statement that is signed by that group and newer
-than the entry. Nobody but the group itself can move it, and nothing moves it backwards.
+and on the other side: `engine.receive(peer, hello, now)`, then `engine.reply_to(hello)`.
 """
 
 from __future__ import annotations
 
-import enum
-from collections import deque
-from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from collections.abc import Container, Iterable, Mapping
 
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
-
+from gossip.book import Book, EventLog, Receipt
 from gossip.config import GossipConfig
-from gossip.membership import (
-    Entry,
-    Event,
-    Heard,
-    OwnVersionAhead,
-    PeerHealthChanged,
-    PeerRestarted,
-    PeerState,
-    PeerView,
-    StatementRejected,
-    View,
-)
+from gossip.events import Event
+from gossip.exchange import Exchange
+from gossip.mail import Mail, Outgoing
+from gossip.membership import Link, PeerState
+from gossip.reply import Greeting
 from gossip.statement import (
     BOOT_NONCE_BYTES,
+    REASON_CHARS_MAX,
+    Allowance,
     Health,
+    Load,
     Reason,
-    Signed,
+    Signer,
     Statement,
-    StatementError,
+    Verifier,
     printable,
-    read_hello,
     sign,
 )
-from gossip.version import Version, VersionVector, missing
+from gossip.version import Version, VersionVector
+from gossip.view import PeerView, View
+from gossip.watch import Random, Watch
 from moonmesh.v1 import peer_pb2
 
 Message = peer_pb2.HelloRequest | peer_pb2.HelloReply
 
-
-class Receipt(enum.Enum):
-    """What became of a hello."""
-
-    ACCEPTED = "accepted"
-    DUPLICATE = "duplicate"
-    """The statement that we have already: a hello and an answer often carry the same one."""
-    STALE = "stale"
-    """Older than the one we have, of the same epoch: messages overtook each other, or a replay."""
-    REJECTED = "rejected"
-    """Not believed; a `StatementRejected` event says why."""
-
-
-class Outgoing(NamedTuple):
-    """A hello to send; the shell adds the holdings positions that this peer may know."""
-
-    peer: str
-    hello: peer_pb2.HelloRequest
+__all__ = ["GossipEngine", "Message", "Outgoing", "Random", "Receipt"]
 
 
 class GossipEngine:
@@ -83,6 +58,7 @@ class GossipEngine:
             in one epoch.
         boot_nonce: 16 random bytes, new for each start.
         config: intervals and limits.
+        rng: chooses peers.
         now: monotonic seconds; never goes back between calls.
         wall_time_ms: milliseconds since 1970, shown to people.
 
@@ -94,12 +70,13 @@ class GossipEngine:
         self,
         group: str,
         federation: str,
-        key: Ed25519PrivateKey,
-        peers: Mapping[str, Iterable[Ed25519PublicKey]],
+        key: Signer,
+        peers: Mapping[str, Iterable[Verifier]],
         *,
         epoch: int,
         boot_nonce: bytes,
         config: GossipConfig,
+        rng: Random,
         now: float,
         wall_time_ms: int = 0,
     ) -> None:
@@ -107,71 +84,166 @@ class GossipEngine:
             raise ValueError(f"group {group!r} is among its own peers")
         if len(peers) + 1 > config.max_groups:
             raise ValueError(f"{len(peers) + 1} groups, and the limit is {config.max_groups}")
-        if not 1 <= epoch <= config.max_epoch:
-            raise ValueError(f"epoch {epoch} is not in 1..{config.max_epoch}")
-        if len(boot_nonce) != BOOT_NONCE_BYTES:
-            raise ValueError(f"a boot nonce has {BOOT_NONCE_BYTES} bytes, not {len(boot_nonce)}")
         self.group = group
         self.federation = federation
         self._key = key
         self._config = config
-        self._boot_nonce = boot_nonce
-        self._entries = {
-            name: Entry(name, tuple(keys), since=now) for name, keys in sorted(peers.items())
-        }
-        self._health = Health.OK
-        self._health_text = ""
-        self._health_changed = False
-        self._version = Version(epoch, 0)
-        self._versions = VersionVector()
-        self._signed: Signed
-        self._spoke_at = now
-        self._outbox: dict[str, Outgoing] = {}
-        self._events: deque[Event] = deque(maxlen=config.max_events)
-        self._events_dropped = 0
-        self._speak(now, wall_time_ms)
+        self._rng = rng
+        self._now = now
+        self._log = EventLog(config.max_events)
+        self._book = Book(group, federation, peers, config, self._log, now)
+        self._entries = self._book.entries
+        self._names = list(self._entries)
+        self._mail = Mail(self._entries, self._book.versions, config)
+        self._watch = Watch(self._book, self._mail, self._log, config, rng, now)
+        self._exchange = Exchange(
+            self._book, self._mail, self._log, key.public_key(), config, self._watch
+        )
+        self._said = (Health.OK, "", Load(), Allowance())
+        self._changed = False
+        self._spoke_at = self._round_at = now
+        self._promised = float("inf")  # nothing, before the first tick
+        self._push_pull_at = now + config.push_pull_interval
+        self._version = Version(0, 0)
+        self._boot_nonce = b""
+        self._greeting = Greeting(None)
+        self.lead(epoch, boot_nonce, now, wall_time_ms)
 
     def __repr__(self) -> str:
         states = ", ".join(f"{e.name}: {e.state.value}" for e in self._entries.values())
         return f"GossipEngine({self.group} {self._version}; {states})"
 
-    # Time
+    # Who speaks
 
-    def tick(self, now: float, wall_time_ms: int = 0) -> None:
-        """Notices silence, and makes the next statement when it is due."""
-        for entry in self._entries.values():
-            event = entry.move(Heard.since(entry.heard_at, now, self._config), now)
-            if event is not None:
-                self._emit(event)
-        if now >= self.next_tick_at():
-            self._speak(now, wall_time_ms)
+    def lead(self, epoch: int, boot_nonce: bytes, now: float, wall_time_ms: int = 0) -> None:
+        """Speaks for the group from now on, in a new epoch that is durable and nobody else's.
 
-    def next_tick_at(self) -> float:
-        """When the next hello is due (monotonic seconds); silence is noticed at that grain too."""
-        gap = self._config.hello_min_gap if self._health_changed else self._config.hello_interval
-        return self._spoke_at + gap
+        Raises:
+            ValueError: the epoch is not above all that this process had, or not believable.
+        """
+        if not self._version.epoch < epoch <= self._config.max_epoch:
+            below = self._version.epoch + 1
+            raise ValueError(f"epoch {epoch} is not in {below}..{self._config.max_epoch}")
+        if len(boot_nonce) != BOOT_NONCE_BYTES:
+            raise ValueError(f"a boot nonce has {BOOT_NONCE_BYTES} bytes, not {len(boot_nonce)}")
+        self._version = Version(epoch, 0)
+        self._boot_nonce = boot_nonce
+        self._exchange.start_term(boot_nonce)
+        self._speaking = True
+        self._round(now, wall_time_ms)
+
+    def silence(self) -> None:
+        """Speaks no more, and listens still: this gateway does not lead its group, until `lead`."""
+        self._speaking = False
+        self._greeting = Greeting(None)
+        self._mail.clear()
 
     def set_health(self, health: Health, text: str = "") -> None:
         """What this group says of itself from now on; a change is told at the next tick."""
-        text = printable(text, self._config.max_reason_chars)
-        self._health_changed |= health is not self._health
-        self._health, self._health_text = health, text
+        self._changed |= health is not self._said[0]
+        self._said = (health, printable(text, REASON_CHARS_MAX), *self._said[2:])
+
+    def set_load(self, load: Load, limits: Allowance) -> None:
+        """How busy it is, and what a peer may take; told with the next statement."""
+        self._said = (*self._said[:2], load, limits)
+
+    # Time
+
+    def next_tick_at(self) -> float:
+        """When `tick` and `outbox` have something to do (monotonic seconds)."""
+        at = self._due()
+        if self._speaking:
+            at = min(at, self._mail.next_at)
+            if self._changed or self._book.deaf_changed:
+                at = min(at, self._spoke_at + self._config.hello_min_gap)
+        return at
+
+    def _due(self) -> float:
+        """When something is due that no message can put off or bring forward."""
+        at = min(self._book.look_at, self._exchange.probes.next_at, self._exchange.own.due_at)
+        return min(at, self._round_at, self._push_pull_at) if self._speaking else at
+
+    def tick(self, now: float, wall_time_ms: int = 0) -> None:
+        """Notices silence, and makes the next statement when it is due."""
+        self._now = now
+        self._watch.on_time(self._promised, now)
+        self._exchange.tick(now)
+        if now >= self._book.look_at:
+            self._watch.scan(now)
+        if now >= self._exchange.own.due_at:
+            self._log.add(self._exchange.own.due(now))
+        if self._speaking:
+            self._changed |= self._book.deaf_changed
+            self._book.deaf_changed = False
+            soon = self._changed and now >= self._spoke_at + self._config.hello_min_gap
+            if soon or now >= self._round_at:
+                self._round(now, wall_time_ms)
+            if now >= self._push_pull_at:
+                self._push_pull(now)
+        self._promised = self._due()
+
+    def _round(self, now: float, wall_time_ms: int) -> None:
+        """Greets everybody, or as many as `fanout`; with a new statement, if one is due."""
+        config, full = self._config, self._book.full
+        every = config.hello_interval * self._book.pace
+        if full or self._changed or now - self._spoke_at >= every or not self._version.seq:
+            self._speak(now, wall_time_ms)
+        self._round_at = now + config.hello_interval
+        peers: Iterable[str] = self._names
+        if not full:
+            peers = self._rng.sample(self._names, min(config.fanout, len(self._names)))
+            self._mail.start_round(self._exchange.rumours.batch(self._entries, config.fanout))
+        for name in peers:
+            self._mail.greet_in_round(name)
+
+    def _speak(self, now: float, wall_time_ms: int) -> None:
+        version = Version(self._version.epoch, self._version.seq + 1)
+        health, text, load, limits = self._said
+        names, more = self._book.not_heard()
+        statement = Statement(
+            federation=self.federation,
+            group=self.group,
+            version=version,
+            boot_nonce=self._boot_nonce,
+            wall_time_ms=wall_time_ms,
+            health=health,
+            health_reason=text,
+            not_heard_from=names,
+            not_heard_more=more,
+            load=load,
+            limits=limits,
+        )
+        signed = sign(statement, self._key, self._config)
+        self._version = self._book.versions[self.group] = version
+        self._spoke_at = now
+        self._changed = self._book.deaf_changed = False
+        self._greeting = Greeting(peer_pb2.HelloReply(statement=self._mail.say(signed)))
+
+    def _push_pull(self, now: float) -> None:
+        self._push_pull_at = now + self._config.push_pull_interval
+        for name in self._watch.choose(self._config.push_pull_peers):
+            draft = self._mail.to(name)
+            draft.versions = draft.want = True
 
     # Messages
 
-    def outbox(self) -> list[Outgoing]:
-        """The hellos to send now, at most one a peer; a newer one replaces one never fetched."""
-        out = list(self._outbox.values())
-        self._outbox.clear()
-        return out
+    def outbox(self, busy: Container[str] = ()) -> list[Outgoing]:
+        """The hellos to send now, at most one a peer; what is not fetched becomes part of a later one.
 
-    def reply(self) -> peer_pb2.HelloReply:
-        """The answer to any peer's hello: this group's newest statement (made at the last tick)."""
-        message = peer_pb2.HelloReply()
-        self._fill(message)
-        return message
+        Args:
+            busy: peers that cannot be told anything now.
+        """
+        return self._mail.take(self._now, busy) if self._speaking else []
 
-    def receive_hello(self, peer: str, message: Message, now: float) -> Receipt:
+    def greeting(self) -> Greeting:
+        """What answers hellos from now on, until the next statement."""
+        return self._greeting
+
+    def reply_to(self, hello: peer_pb2.HelloRequest) -> peer_pb2.HelloReply:
+        """The answer to a hello: our newest statement, where its sender does not have it."""
+        return self._greeting.reply_to(hello)
+
+    def receive(self, peer: str, message: Message, now: float) -> Receipt:
         """Takes a hello, or the answer to one.
 
         Args:
@@ -181,40 +253,41 @@ class GossipEngine:
             now: monotonic seconds.
         """
         entry = self._entries.get(peer)
-        try:
-            if entry is None:
-                raise StatementError(Reason.UNKNOWN_PEER, "no such peer in peering.toml")
-            signed, statement = read_hello(
-                message,
-                group=peer,
-                federation=self.federation,
-                keys=entry.keys,
-                config=self._config,
-            )
-            receipt = self._place(entry, signed, statement)
-        except StatementError as error:
-            self.disbelieve(peer, error.reason, error.detail)
+        if entry is None:
+            detail = "no such peer in peering.toml"
+            self._book.disbelieve(peer, Reason.UNKNOWN_PEER, detail, now)
             return Receipt.REJECTED
-        if receipt is Receipt.STALE:
-            entry.stale += 1
+        self._now = now
+        if not isinstance(message, peer_pb2.HelloRequest):
+            if not message.HasField("statement"):
+                return Receipt.NOTHING
+            receipt = self._book.take(entry, message.statement, now, hello=False)
+            if receipt is Receipt.ACCEPTED:
+                self._exchange.pass_on(entry)
             return receipt
-        self._hear_claims(entry, message)
+        receipt = self._book.take(entry, message.statement, now, hello=True)
         if receipt is Receipt.ACCEPTED:
-            self._accept(entry, signed, statement, now)
+            self._exchange.pass_on(entry)
+        elif receipt is Receipt.REJECTED:
+            self._mail.to(peer).yours = True  # what we have of it: it may have lost its epoch
+        self._exchange.hear(entry, message, now, believed=receipt is not Receipt.REJECTED)
         return receipt
 
     def disbelieve(self, peer: str, reason: Reason, detail: str, count: int = 1) -> None:
-        """Notes hellos that were not believed: here, or by a process that checks them first."""
-        entry = self._entries.get(peer)
-        if entry is not None:
-            entry.rejected[reason] = entry.rejected.get(reason, 0) + count
-        self._emit(StatementRejected(peer, reason, detail))
+        """Notes hellos that were not believed by a process that checks them first."""
+        self._book.disbelieve(peer, reason, detail, self._now, count)
+
+    def release(self, peer: str) -> Reason | None:
+        """An operator takes a peer out of quarantine; why it was in it, None if it was not.
+
+        Raises:
+            KeyError: if there is no such peer.
+        """
+        return self._book.release(self._entries[peer])
 
     def events(self) -> list[Event]:
         """What has happened since the last call, oldest first."""
-        events = list(self._events)
-        self._events.clear()
-        return events
+        return self._log.take()
 
     # Views
 
@@ -226,149 +299,54 @@ class GossipEngine:
     @property
     def versions(self) -> VersionVector:
         """The newest statement of each group that this group has verified, its own included."""
-        return self._versions
+        return VersionVector(self._book.versions)
 
-    def peer_state(self, name: str, now: float) -> PeerState:
-        """Whether a peer is heard, as of `now`.
+    def version_of(self, name: str) -> Version:
+        """Of the newest statement of a peer; 0.0 before the first.
 
         Raises:
             KeyError: if there is no such peer.
         """
-        return self._entries[name].state_at(now, self._config)
+        return self._entries[name].version
+
+    def peer_state(self, name: str) -> PeerState:
+        """Whether a peer is heard.
+
+        Raises:
+            KeyError: if there is no such peer.
+        """
+        return self._entries[name].state
 
     def pullable(self, name: str, now: float) -> bool:
-        """Whether a pull from the peer has a chance: it is ALIVE, and neither degraded nor leaving.
+        """Whether a pull from the peer has a chance: it is ALIVE and well, trusted, and not cut off.
 
         Raises:
             KeyError: if there is no such peer.
         """
-        statement = self._entries[name].statement
-        return (
-            statement is not None
-            and self.peer_state(name, now) is PeerState.ALIVE
-            and statement.health in (Health.OK, Health.UNKNOWN)
-        )
+        entry = self._entries[name]
+        said = entry.statement
+        if said is None or entry.state is not PeerState.ALIVE or entry.quarantine is not None:
+            return False
+        if said.health not in (Health.OK, Health.UNKNOWN):
+            return False
+        # One hello that is late must not stop pulls: a cut has to last.
+        grace = self._config.route_after * self._config.hello_interval
+        return entry.link is Link.BOTH or now - entry.link_since < grace
 
     def view(self, now: float) -> View:
         """All of it, for `status`."""
+        linked = self._book.full
         return View(
             group=self.group,
             federation=self.federation,
             version=self._version,
-            versions=self._versions,
-            peers=tuple(self._peer_view(entry, now) for entry in self._entries.values()),
-            events_dropped=self._events_dropped,
-        )
-
-    # Inside
-
-    def _speak(self, now: float, wall_time_ms: int) -> None:
-        """Makes this group's next statement, and a hello with it to every peer."""
-        version = Version(self._version.epoch, self._version.seq + 1)
-        statement = Statement(
-            federation=self.federation,
-            group=self.group,
-            version=version,
-            boot_nonce=self._boot_nonce,
-            wall_time_ms=wall_time_ms,
-            health=self._health,
-            health_reason=self._health_text,
-            heard_from=tuple(
-                entry.name
-                for entry in self._entries.values()
-                if entry.state_at(now, self._config) is PeerState.ALIVE
+            versions=self.versions,
+            speaking=self._speaking,
+            health_score=self._watch.health.score,
+            stalls=self._watch.stalls,
+            peers=tuple(
+                PeerView.of(entry, now, linked=linked, pullable=self.pullable(name, now))
+                for name, entry in self._entries.items()
             ),
-        )
-        self._signed = sign(statement, self._key, self._config)
-        self._version = version
-        self._versions = self._versions.advance(self.group, version)
-        self._spoke_at = now
-        self._health_changed = False
-        for name in self._entries:
-            hello = peer_pb2.HelloRequest()
-            self._fill(hello)
-            self._outbox[name] = Outgoing(name, hello)
-
-    def _fill(self, message: Message) -> None:
-        self._signed.write(message.statement)
-        for group in sorted(self._versions):
-            epoch, seq = self._versions[group]
-            message.versions.add(group=group, epoch=epoch, seq=seq)
-
-    def _place(self, entry: Entry, signed: Signed, statement: Statement) -> Receipt:
-        """Compares a verified statement with the entry that it is about.
-
-        Raises:
-            StatementError: if the group contradicts itself.
-        """
-        known = entry.statement
-        if known is None or entry.signed is None:
-            return Receipt.ACCEPTED
-        if statement.version == known.version:
-            if signed.body == entry.signed.body:
-                return Receipt.DUPLICATE
-            raise StatementError(
-                Reason.EQUIVOCATION, f"two different statements at {known.version}"
-            )
-        if statement.version.epoch < known.version.epoch:
-            raise StatementError(
-                Reason.OLD_EPOCH,
-                f"epoch {statement.version.epoch}, after epoch {known.version.epoch} was heard: "
-                "its epoch was lost, or this is a replay",
-            )
-        if statement.version.epoch == known.version.epoch:
-            if statement.boot_nonce != known.boot_nonce:
-                raise StatementError(
-                    Reason.TWO_SPEAKERS, f"two processes speak in epoch {known.version.epoch}"
-                )
-            if statement.version < known.version:
-                return Receipt.STALE
-        return Receipt.ACCEPTED
-
-    def _accept(self, entry: Entry, signed: Signed, statement: Statement, now: float) -> None:
-        known = entry.statement
-        entry.signed, entry.statement, entry.heard_at = signed, statement, now
-        entry.accepted += 1
-        self._versions = self._versions.advance(entry.name, statement.version)
-        event = entry.move(Heard.NOW, now)
-        if event is not None:
-            self._emit(event)
-        if known is not None and statement.boot_nonce != known.boot_nonce:
-            self._emit(PeerRestarted(entry.name, statement.version.epoch))
-        if known is not None and (statement.health is not known.health):
-            self._emit(PeerHealthChanged(entry.name, statement.health, statement.health_reason))
-
-    def _hear_claims(self, entry: Entry, message: Message) -> None:
-        """Keeps what a peer claims to have: unproven, so it moves no entry of ours."""
-        claims = {
-            item.group: Version(item.epoch, item.seq)
-            for item in message.versions
-            if item.group == self.group or item.group in self._entries
-        }
-        entry.has = VersionVector(claims)
-        of_us = claims.get(self.group)
-        if of_us is not None and of_us > max(self._version, entry.claims_of_us):
-            entry.claims_of_us = of_us
-            self._emit(OwnVersionAhead(entry.name, of_us))
-
-    def _emit(self, event: Event) -> None:
-        if len(self._events) == self._config.max_events:
-            self._events_dropped += 1
-        self._events.append(event)
-
-    def _peer_view(self, entry: Entry, now: float) -> PeerView:
-        said = entry.statement
-        return PeerView(
-            name=entry.name,
-            state=entry.state_at(now, self._config),
-            in_state_for=now - entry.since,
-            heard_ago=None if entry.heard_at is None else now - entry.heard_at,
-            version=None if said is None else said.version,
-            health=Health.UNKNOWN if said is None else said.health,
-            health_text="" if said is None else said.health_reason,
-            hears_us=None if said is None else self.group in said.heard_from,
-            lag=len(missing(self._versions, entry.has)),
-            accepted=entry.accepted,
-            stale=entry.stale,
-            rejected={reason.value: n for reason, n in entry.rejected.items()},
+            events_dropped=self._log.dropped,
         )

@@ -1,202 +1,166 @@
-"""What a group knows of each peer: its last statement, and whether it is still heard."""
+"""What a group knows of each peer: its last statement, whether it is heard, and in which directions."""
 
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from gossip.config import GossipConfig
-from gossip.version import Version, VersionVector
+from gossip.detector import Arrivals, Silence
+from gossip.events import Event, PeerDown, PeerSuspect, PeerUp
+from gossip.quarantine import Quarantine
+from gossip.statement import Reason, Signed, Statement, Verifier
+from gossip.version import Version
 
-if TYPE_CHECKING:
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+NO_VERSION: Final = Version(0, 0)
+"""Before the first statement of every group."""
 
-    from gossip.statement import Health, Reason, Signed, Statement
+
+class ProtocolError(Exception):
+    """The engine has a defect: something happened that cannot."""
 
 
 class PeerState(enum.Enum):
     """Whether a peer is heard."""
 
+    UNHEARD = "unheard"
+    """Not since this gateway started."""
     ALIVE = "alive"
     SUSPECT = "suspect"
-    """Silent for `suspect_after`: nothing is routed to it, nothing of it is forgotten."""
+    """Silent for longer than chance explains: nothing is routed to it, nothing of it is forgotten."""
     DOWN = "down"
-    """Silent for `down_after`, or not heard since this gateway started."""
+    """Silent for `down_after`, and not for us alone."""
 
 
-class Heard(enum.Enum):
-    """What drives a peer's state: how long ago its newest statement came."""
+class Input(enum.Enum):
+    """What drives a peer's state."""
 
-    NOW = enum.auto()
-    LATELY = enum.auto()
+    HEARD = enum.auto()
+    """A newer statement came, and it is fresh: from the peer itself, or it goes on from another."""
+    TOLD = enum.auto()
+    """A newer statement came from somebody's memory: it may be as old as that."""
     SILENT = enum.auto()
-    LONG_SILENT = enum.auto()
-
-    @classmethod
-    def since(cls, last: float | None, now: float, config: GossipConfig) -> Heard:
-        """Classifies the time since `last` (None: never)."""
-        if last is None:
-            return cls.LONG_SILENT
-        silence = now - last
-        if silence >= config.down_after:
-            return cls.LONG_SILENT
-        return cls.SILENT if silence >= config.suspect_after else cls.LATELY
+    """For longer than chance explains."""
+    GONE = enum.auto()
+    """Silent for `down_after`, and another group does not hear it either."""
 
 
-TRANSITIONS: Final[dict[tuple[PeerState, Heard], PeerState]] = {
-    (PeerState.ALIVE, Heard.NOW): PeerState.ALIVE,
-    (PeerState.ALIVE, Heard.LATELY): PeerState.ALIVE,
-    (PeerState.ALIVE, Heard.SILENT): PeerState.SUSPECT,
-    (PeerState.ALIVE, Heard.LONG_SILENT): PeerState.DOWN,
-    (PeerState.SUSPECT, Heard.NOW): PeerState.ALIVE,
-    (PeerState.SUSPECT, Heard.LATELY): PeerState.SUSPECT,
-    (PeerState.SUSPECT, Heard.SILENT): PeerState.SUSPECT,
-    (PeerState.SUSPECT, Heard.LONG_SILENT): PeerState.DOWN,
-    (PeerState.DOWN, Heard.NOW): PeerState.ALIVE,
-    (PeerState.DOWN, Heard.LATELY): PeerState.DOWN,
-    (PeerState.DOWN, Heard.SILENT): PeerState.DOWN,
-    (PeerState.DOWN, Heard.LONG_SILENT): PeerState.DOWN,
+TRANSITIONS: Final[dict[tuple[PeerState, Input], PeerState]] = {
+    (PeerState.UNHEARD, Input.HEARD): PeerState.ALIVE,
+    (PeerState.UNHEARD, Input.TOLD): PeerState.UNHEARD,
+    (PeerState.ALIVE, Input.HEARD): PeerState.ALIVE,
+    (PeerState.ALIVE, Input.SILENT): PeerState.SUSPECT,
+    (PeerState.SUSPECT, Input.HEARD): PeerState.ALIVE,
+    (PeerState.SUSPECT, Input.GONE): PeerState.DOWN,
+    (PeerState.DOWN, Input.HEARD): PeerState.ALIVE,
+    (PeerState.DOWN, Input.TOLD): PeerState.DOWN,
 }
-"""Every case of the peer state machine. Only a newer statement makes a peer ALIVE."""
+"""Every case of the peer state machine; any other is a defect. Only fresh news makes a peer ALIVE, and
+nobody is DOWN who was not SUSPECT."""
 
 
-@dataclass(frozen=True, slots=True)
-class PeerUp:
-    """A newer statement came from a peer that was SUSPECT or DOWN."""
+def transition(state: PeerState, happened: Input) -> PeerState:
+    """The next state.
 
-    peer: str
-
-
-@dataclass(frozen=True, slots=True)
-class PeerSuspect:
-    """A peer has been silent for `suspect_after`."""
-
-    peer: str
-
-
-@dataclass(frozen=True, slots=True)
-class PeerDown:
-    """A peer has been silent for `down_after`."""
-
-    peer: str
-
-
-@dataclass(frozen=True, slots=True)
-class PeerRestarted:
-    """Another process speaks for the peer, in a later epoch: what it said of positions is void."""
-
-    peer: str
-    epoch: int
-
-
-@dataclass(frozen=True, slots=True)
-class PeerHealthChanged:
-    """A peer says something else of its own health than before."""
-
-    peer: str
-    health: Health
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class StatementRejected:
-    """A hello was not believed; no entry moved."""
-
-    peer: str
-    reason: Reason
-    detail: str
-
-
-@dataclass(frozen=True, slots=True)
-class OwnVersionAhead:
-    """A peer claims to have a later statement of this group than this group has made.
-
-    This group has lost its epoch (its disk was replaced?): peers will refuse what it says until its
-    epoch is above `version.epoch`. A claim, not a proof.
+    Raises:
+        ProtocolError: that cannot happen in this state.
     """
+    try:
+        return TRANSITIONS[state, happened]
+    except KeyError:
+        raise ProtocolError(f"{happened.name} in state {state.name}") from None
 
-    peer: str
-    version: Version
+
+class Link(enum.Enum):
+    """In which directions statements pass between a peer and us, without others' help."""
+
+    BOTH = "both"
+    WE_DO_NOT_HEAR = "we_do_not_hear"
+    NOT_HEARD = "not_heard"
+    """It says that it does not hear us."""
+    NEITHER = "neither"
 
 
-Event = (
-    PeerUp
-    | PeerSuspect
-    | PeerDown
-    | PeerRestarted
-    | PeerHealthChanged
-    | StatementRejected
-    | OwnVersionAhead
-)
-
-EVENT_OF_STATE: Final[dict[PeerState, type[PeerUp] | type[PeerSuspect] | type[PeerDown]]] = {
-    PeerState.ALIVE: PeerUp,
-    PeerState.SUSPECT: PeerSuspect,
-    PeerState.DOWN: PeerDown,
+LINKS: Final[dict[tuple[bool, bool], Link]] = {
+    (True, True): Link.BOTH,
+    (False, True): Link.WE_DO_NOT_HEAR,
+    (True, False): Link.NOT_HEARD,
+    (False, False): Link.NEITHER,
 }
+"""By whether we hear it, and whether it hears us."""
 
 
-@dataclass(slots=True)
 class Entry:
-    """The engine's own record of one peer."""
+    """The engine's own record of one peer. Times are monotonic seconds."""
 
-    name: str
-    keys: tuple[Ed25519PublicKey, ...]
-    state: PeerState = PeerState.DOWN
-    since: float = 0.0
-    heard_at: float | None = None
-    signed: Signed | None = None
-    statement: Statement | None = None
-    has: VersionVector = field(default_factory=VersionVector)
-    claims_of_us: Version = field(default=Version(0, 0))
-    accepted: int = 0
-    stale: int = 0
-    rejected: dict[Reason, int] = field(default_factory=dict)
+    __slots__ = (
+        "accepted", "arrivals", "asked", "direct_at", "due", "has_ours", "heard_at", "hearing", "keys",
+        "link", "link_since", "moved_at", "name", "probe_at", "quarantine", "rejected", "sent_at",
+        "signed", "since", "stale", "state", "statement", "synced_at", "version", "witnesses",
+    )  # fmt: skip
 
-    def move(self, heard: Heard, now: float) -> Event | None:
-        """Applies the transition table; the event, if the state changed."""
-        new = TRANSITIONS[self.state, heard]
+    def __init__(
+        self, name: str, keys: tuple[Verifier, ...], silence: Silence, now: float, due: float
+    ) -> None:
+        never = float("-inf")
+        self.name = name
+        self.keys = keys
+        self.state = PeerState.UNHEARD
+        self.since = now
+        """In this state."""
+        # What it said last
+        self.signed: Signed | None = None
+        self.statement: Statement | None = None
+        self.version = NO_VERSION
+        self.moved_at = never
+        """When a newer statement came, fresh or not."""
+        self.heard_at: float | None = None
+        """When a fresh one came."""
+        self.arrivals = Arrivals(silence)
+        # The link
+        self.direct_at = now
+        """When its newest statement came from itself; at first, when we began to listen."""
+        self.hearing = True
+        self.link = Link.BOTH
+        self.link_since = now
+        self.asked = False
+        """Once more, since `direct_at`."""
+        self.probe_at = never
+        """When others are asked about it next."""
+        self.witnesses: tuple[str, ...] = ()
+        """Groups that did not hear it either, since it was heard last."""
+        self.due = due
+        """Nothing of all this has to be looked at before."""
+        # What it has of us
+        self.has_ours = NO_VERSION
+        self.sent_at = never
+        self.synced_at = never
+        """When it was last sent what its vector lacks."""
+        # Trust
+        self.quarantine: Quarantine | None = None
+        self.accepted = 0
+        self.stale = 0
+        self.rejected: dict[Reason, int] | None = None
+
+    def move(self, happened: Input, now: float) -> Event | None:
+        """Applies the transition table; the event, if the state changed.
+
+        Raises:
+            ProtocolError: a defect.
+        """
+        new = transition(self.state, happened)
         if new is self.state:
             return None
         self.state, self.since = new, now
-        return EVENT_OF_STATE[new](self.name)
+        silence = 0.0 if self.heard_at is None else now - self.heard_at
+        if new is PeerState.SUSPECT:
+            return PeerSuspect(self.name, silence)
+        if new is PeerState.DOWN:
+            return PeerDown(self.name, silence, self.witnesses)
+        return PeerUp(self.name)
 
-    def state_at(self, now: float, config: GossipConfig) -> PeerState:
-        """The state as of `now`, whether or not a tick has noticed yet."""
-        return TRANSITIONS[self.state, Heard.since(self.heard_at, now, config)]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PeerView:
-    """What is known of one peer, for `status` and for routing."""
-
-    name: str
-    state: PeerState
-    in_state_for: float
-    """Seconds."""
-    heard_ago: float | None
-    """Seconds since its newest statement; None: not heard since this gateway started."""
-    version: Version | None
-    health: Health
-    health_text: str
-    hears_us: bool | None
-    """Whether it said that it hears this group: False with ALIVE is a one-way link."""
-    lag: int
-    """Groups of which this group has a newer statement than the peer claims to have."""
-    accepted: int
-    stale: int
-    rejected: dict[str, int]
-    """Hellos that were not believed, by reason."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class View:
-    """What a group knows of the federation at one moment."""
-
-    group: str
-    federation: str
-    version: Version
-    versions: VersionVector
-    peers: tuple[PeerView, ...]
-    events_dropped: int
+    def missed(self, seconds: float, now: float) -> None:
+        """We stood still for so long: that is not its silence."""
+        if self.heard_at is not None:
+            self.heard_at = min(now, self.heard_at + seconds)
+        self.direct_at = min(now, self.direct_at + seconds)
+        self.due += seconds

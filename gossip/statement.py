@@ -1,7 +1,7 @@
 """Statements: what a group says of itself, signed by it.
 
-The signature covers the received bytes. A body is verified before it is parsed and is never
-encoded again, so two encoders can never disagree about what was signed.
+The signature covers the received bytes. Nothing that a body says is believed before its signature
+holds, and it is never encoded again, so two encoders can never disagree about what was signed.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final
+from functools import lru_cache
+from typing import Final, NamedTuple, Protocol
 
 from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from google.protobuf.message import DecodeError
 
 from gossip.config import GossipConfig
@@ -25,6 +25,12 @@ FORMAT_VERSION: Final = 1
 BOOT_NONCE_BYTES: Final = 16
 SIGNATURE_BYTES: Final = 64
 PUBLIC_KEY_BYTES: Final = 32
+REASON_CHARS_MAX: Final = 256
+"""Characters of a health reason that are kept."""
+READ_MAX: Final = 4096
+"""Statements that are kept with what they say; one comes several times, by several ways."""
+READ_BYTES_MAX: Final = 1024
+"""Bytes of a body above which it is read anew each time, so that peers cannot fill our memory."""
 
 
 class Reason(str, enum.Enum):
@@ -56,6 +62,23 @@ class Reason(str, enum.Enum):
     """The version vector is above the limit."""
 
 
+class Signer(Protocol):
+    """A group's private key: `Ed25519PrivateKey`, or what a simulation has for it."""
+
+    def sign(self, data: bytes, /) -> bytes:
+        """The signature, of 64 bytes."""
+
+    def public_key(self) -> Verifier:
+        """The public half."""
+
+
+class Verifier(Protocol):
+    """A group's public key: `Ed25519PublicKey`, or what a simulation has for it."""
+
+    def verify(self, signature: bytes, data: bytes, /) -> None:
+        """Raises `cryptography.exceptions.InvalidSignature` unless the signature is the key's."""
+
+
 class StatementError(Exception):
     """A hello or statement that is not believed.
 
@@ -81,22 +104,23 @@ class Health(enum.Enum):
     """Is going away: no new pulls."""
 
 
-@dataclass(frozen=True, slots=True)
-class Signed:
-    """A statement as it travels: bytes and their signature."""
+class Load(NamedTuple):
+    """How busy a group is with serving its peers."""
 
-    body: bytes
-    signature: bytes
+    pulls: int = 0
+    """Open now."""
+    bytes_per_second: int = 0
 
-    @classmethod
-    def read(cls, message: peer_pb2.SignedStatement) -> Signed:
-        """From the wire; nothing is checked yet."""
-        return cls(message.body, message.signature)
 
-    def write(self, message: peer_pb2.SignedStatement) -> None:
-        """To the wire, byte for byte."""
-        message.body = self.body
-        message.signature = self.signature
+class Allowance(NamedTuple):
+    """What one peer may take from a group; 0: it does not say."""
+
+    bytes_per_second: int = 0
+    streams: int = 0
+
+
+UNTOLD: Final = Load()
+UNLIMITED: Final = Allowance()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,12 +135,18 @@ class Statement:
     """Milliseconds since 1970, for people: no decision hangs on it."""
     health: Health = Health.OK
     health_reason: str = ""
-    heard_from: tuple[str, ...] = ()
+    not_heard_from: tuple[str, ...] = ()
+    """Peers that it does not hear directly: the first few."""
+    not_heard_more: int = 0
+    """How many more there are."""
+    load: Load = UNTOLD
+    limits: Allowance = UNLIMITED
+    format: int = FORMAT_VERSION
 
     def encode(self) -> bytes:
         """The body that is signed."""
-        return peer_pb2.Statement(
-            version=FORMAT_VERSION,
+        message = peer_pb2.Statement(
+            version=self.format,
             federation=self.federation,
             group=self.group,
             epoch=self.version.epoch,
@@ -124,18 +154,84 @@ class Statement:
             boot_nonce=self.boot_nonce,
             wall_time_ms=self.wall_time_ms,
             health=peer_pb2.Health(state=self.health.value, reason=self.health_reason),
-            heard_from=self.heard_from,
-        ).SerializeToString(deterministic=True)
+            not_heard_from=self.not_heard_from,
+            not_heard_more=self.not_heard_more,
+        )
+        if any(self.load):
+            message.load.pulls, message.load.bytes_per_second = self.load
+        if any(self.limits):
+            message.limits.bytes_per_second, message.limits.streams = self.limits
+        return message.SerializeToString(deterministic=True)
+
+    def hears(self, group: str) -> bool | None:
+        """Whether it hears a group directly; None: it has no room to say."""
+        if not self.not_heard_from:
+            return True
+        if group in self.not_heard_from:
+            return False
+        return None if self.not_heard_more else True
 
 
-def sign(statement: Statement, key: Ed25519PrivateKey, config: GossipConfig) -> Signed:
+class Signed:
+    """A statement as it travels: bytes and their signature. Immutable."""
+
+    __slots__ = ("_said", "body", "signature")
+
+    def __init__(self, body: bytes, signature: bytes) -> None:
+        self.body = body
+        self.signature = signature
+        self._said: Statement | StatementError | None = None
+
+    def __repr__(self) -> str:
+        return f"Signed({self.body!r}, {self.signature!r})"
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Signed):
+            return NotImplemented
+        return self.body == other.body and self.signature == other.signature
+
+    def __hash__(self) -> int:
+        return hash((self.body, self.signature))
+
+    @classmethod
+    def read(cls, message: peer_pb2.SignedStatement) -> Signed:
+        """From the wire; nothing is checked yet."""
+        body = message.body
+        return (_signed if len(body) <= READ_BYTES_MAX else cls)(body, message.signature)
+
+    def write(self, message: peer_pb2.SignedStatement) -> None:
+        """To the wire, byte for byte."""
+        message.body = self.body
+        message.signature = self.signature
+
+    def said(self) -> Statement:
+        """What the body says, believed or not.
+
+        Raises:
+            StatementError: MALFORMED, if it cannot be read.
+        """
+        if self._said is None:
+            try:
+                self._said = _parse(self.body)
+            except StatementError as error:
+                self._said = error
+        if isinstance(self._said, StatementError):
+            raise StatementError(self._said.reason, self._said.detail)
+        return self._said
+
+
+# Of one process, not of one engine: in a simulation, a thousand engines share what they hear.
+_signed = lru_cache(maxsize=READ_MAX)(Signed)
+
+
+def sign(statement: Statement, key: Signer, config: GossipConfig) -> Signed:
     """The statement, encoded once and signed.
 
     Raises:
         StatementError: OVERSIZE, if no receiver would take it.
     """
     body = statement.encode()
-    _check_size(body, config)
+    check_size(body, config)
     return Signed(body, key.sign(DOMAIN + body))
 
 
@@ -144,7 +240,7 @@ def verify(
     *,
     group: str,
     federation: str,
-    keys: Iterable[Ed25519PublicKey],
+    keys: Iterable[Verifier],
     config: GossipConfig,
 ) -> Statement:
     """The statement, if it is one of `group` in `federation`, signed by one of `keys`.
@@ -152,65 +248,97 @@ def verify(
     Several keys are for the time while a group changes its key.
 
     Raises:
-        StatementError: says what is wrong; the body was not looked into before its signature held.
+        StatementError: says what is wrong; a signature that does not hold comes before all else.
     """
-    _check_size(signed.body, config)
+    check_size(signed.body, config)
     if not any(_signed_by(key, signed) for key in keys):
         raise StatementError(
             Reason.BAD_SIGNATURE, f"not signed by the key that peering.toml has for {group}"
         )
-    message = peer_pb2.Statement()
-    try:
-        message.ParseFromString(signed.body)
-    except DecodeError:
-        raise StatementError(Reason.MALFORMED, "the body is not a statement") from None
-    if message.version != FORMAT_VERSION:
+    said = signed.said()
+    if said.format != FORMAT_VERSION:
         raise StatementError(
             Reason.UNKNOWN_FORMAT,
-            f"statement format {message.version}, and this gateway knows {FORMAT_VERSION} alone",
+            f"statement format {said.format}, and this gateway knows {FORMAT_VERSION} alone",
         )
-    if message.federation != federation:
+    if said.federation != federation:
         raise StatementError(
             Reason.OTHER_FEDERATION,
-            f"it is of federation {message.federation[:64]!r}, not {federation!r}",
+            f"it is of federation {said.federation[:64]!r}, not {federation!r}",
         )
-    if message.group != group:
+    if said.group != group:
         raise StatementError(
-            Reason.OTHER_GROUP, f"it speaks of group {message.group[:64]!r}, not {group!r}"
+            Reason.OTHER_GROUP, f"it speaks of group {said.group[:64]!r}, not {group!r}"
         )
-    return _read(message, config)
+    _check_limits(said, config)
+    return said
 
 
 def read_hello(
-    message: peer_pb2.HelloRequest | peer_pb2.HelloReply,
+    message: peer_pb2.HelloRequest,
     *,
     group: str,
     federation: str,
-    keys: Iterable[Ed25519PublicKey],
+    keys: Iterable[Verifier],
     config: GossipConfig,
 ) -> tuple[Signed, Statement]:
-    """What a hello says, as far as it can be checked without knowing what was said before.
+    """What a hello's sender says of itself, as far as it can be checked without what it said before.
 
     Raises:
         StatementError: says what is wrong.
+    """
+    check_vector(message, config)
+    signed = Signed.read(message.statement)
+    return signed, verify(signed, group=group, federation=federation, keys=keys, config=config)
+
+
+def check_vector(message: peer_pb2.HelloRequest, config: GossipConfig) -> None:
+    """Refuses a version vector that no federation has.
+
+    Raises:
+        StatementError: TOO_MANY_VERSIONS.
     """
     if len(message.versions) > config.max_vector_entries:
         raise StatementError(
             Reason.TOO_MANY_VERSIONS,
             f"{len(message.versions)} versions, and the limit is {config.max_vector_entries}",
         )
-    signed = Signed.read(message.statement)
-    return signed, verify(signed, group=group, federation=federation, keys=keys, config=config)
 
 
-def _check_size(body: bytes, config: GossipConfig) -> None:
+def check_size(body: bytes, config: GossipConfig) -> None:
+    """Refuses a body that is too large.
+
+    Raises:
+        StatementError: OVERSIZE.
+    """
     if len(body) > config.max_statement_bytes:
         raise StatementError(
             Reason.OVERSIZE, f"{len(body)} bytes, and the limit is {config.max_statement_bytes}"
         )
 
 
-def _signed_by(key: Ed25519PublicKey, signed: Signed) -> bool:
+def _check_limits(said: Statement, config: GossipConfig) -> None:
+    epoch, seq = said.version
+    if len(said.boot_nonce) != BOOT_NONCE_BYTES:
+        raise StatementError(
+            Reason.MALFORMED,
+            f"a boot nonce of {len(said.boot_nonce)} bytes, not {BOOT_NONCE_BYTES}",
+        )
+    if not 1 <= epoch <= config.max_epoch:
+        raise StatementError(
+            Reason.BEYOND_HEADROOM, f"epoch {epoch} is not in 1..{config.max_epoch}"
+        )
+    if not 1 <= seq <= config.max_seq:
+        raise StatementError(Reason.BEYOND_HEADROOM, f"seq {seq} is not in 1..{config.max_seq}")
+    if len(said.not_heard_from) > config.max_not_heard:
+        raise StatementError(
+            Reason.MALFORMED,
+            f"not_heard_from has {len(said.not_heard_from)} groups; "
+            f"the limit is {config.max_not_heard}",
+        )
+
+
+def _signed_by(key: Verifier, signed: Signed) -> bool:
     try:
         key.verify(signed.signature, DOMAIN + signed.body)
     except InvalidSignature:
@@ -218,39 +346,36 @@ def _signed_by(key: Ed25519PublicKey, signed: Signed) -> bool:
     return True
 
 
-def _read(message: peer_pb2.Statement, config: GossipConfig) -> Statement:
-    if len(message.boot_nonce) != BOOT_NONCE_BYTES:
-        raise StatementError(
-            Reason.MALFORMED,
-            f"a boot nonce of {len(message.boot_nonce)} bytes, not {BOOT_NONCE_BYTES}",
-        )
-    if not 1 <= message.epoch <= config.max_epoch:
-        raise StatementError(
-            Reason.BEYOND_HEADROOM, f"epoch {message.epoch} is not in 1..{config.max_epoch}"
-        )
-    if not 1 <= message.seq <= config.max_seq:
-        raise StatementError(
-            Reason.BEYOND_HEADROOM, f"seq {message.seq} is not in 1..{config.max_seq}"
-        )
-    if len(message.heard_from) > config.max_groups:
-        raise StatementError(
-            Reason.MALFORMED,
-            f"heard_from has {len(message.heard_from)} groups; the limit is {config.max_groups}",
-        )
+def _parse(body: bytes) -> Statement:
+    """What a body says; its limits are not checked.
+
+    Raises:
+        StatementError: MALFORMED.
+    """
+    message = peer_pb2.Statement()
+    try:
+        message.ParseFromString(body)
+    except DecodeError:
+        raise StatementError(Reason.MALFORMED, "the body is not a statement") from None
     try:
         health = Health(message.health.state)
     except ValueError:
         # A state of a later release: it is alive, and more than that is not known.
         health = Health.UNKNOWN
+    load, limits = message.load, message.limits
     return Statement(
+        format=message.version,
         federation=message.federation,
         group=message.group,
         version=Version(message.epoch, message.seq),
         boot_nonce=message.boot_nonce,
         wall_time_ms=message.wall_time_ms,
         health=health,
-        health_reason=printable(message.health.reason, config.max_reason_chars),
-        heard_from=tuple(message.heard_from),
+        health_reason=printable(message.health.reason, REASON_CHARS_MAX),
+        not_heard_from=tuple(message.not_heard_from),
+        not_heard_more=message.not_heard_more,
+        load=Load(load.pulls, load.bytes_per_second),
+        limits=Allowance(limits.bytes_per_second, limits.streams),
     )
 
 

@@ -137,3 +137,17 @@ class PurgeReply(_message.Message):
     left: int
     origins: _containers.RepeatedScalarFieldContainer[str]
     def __init__(self, removed: _Optional[int] = ..., left: _Optional[int] = ..., origins: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class ReleasePeerRequest(_message.Message):
+    __slots__ = ("peer",)
+    PEER_FIELD_NUMBER: _ClassVar[int]
+    peer: str
+    def __init__(self, peer: _Optional[str] = ...) -> None: ...
+
+class ReleasePeerReply(_message.Message):
+    __slots__ = ("reason", "peers")
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    PEERS_FIELD_NUMBER: _ClassVar[int]
+    reason: str
+    peers: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, reason: _Optional[str] = ..., peers: _Optional[_Iterable[str]] = ...) -> None: ...

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16moonmesh/v1/peer.proto\x12\x0bmoonmesh.v1\"\xbe\x01\n\tStatement\x12\x0f\n\x07version\x18\x01 \x01(\r\x12\x12\n\nfederation\x18\x02 \x01(\t\x12\r\n\x05group\x18\x03 \x01(\t\x12\r\n\x05\x65poch\x18\x04 \x01(\x04\x12\x0b\n\x03seq\x18\x05 \x01(\x04\x12\x12\n\nboot_nonce\x18\x06 \x01(\x0c\x12\x14\n\x0cwall_time_ms\x18\x07 \x01(\x04\x12#\n\x06health\x18\x08 \x01(\x0b\x32\x13.moonmesh.v1.Health\x12\x12\n\nheard_from\x18\t \x03(\t\"\x86\x01\n\x06Health\x12(\n\x05state\x18\x01 \x01(\x0e\x32\x19.moonmesh.v1.Health.State\x12\x0e\n\x06reason\x18\x02 \x01(\t\"B\n\x05State\x12\x15\n\x11STATE_UNSPECIFIED\x10\x00\x12\x06\n\x02OK\x10\x01\x12\x0c\n\x08\x44\x45GRADED\x10\x02\x12\x0c\n\x08\x44RAINING\x10\x03\"2\n\x0fSignedStatement\x12\x0c\n\x04\x62ody\x18\x01 \x01(\x0c\x12\x11\n\tsignature\x18\x02 \x01(\x0c\"9\n\x0cVersionEntry\x12\r\n\x05group\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x0b\n\x03seq\x18\x03 \x01(\x04\"%\n\x08Position\x12\x0e\n\x06log_id\x18\x01 \x01(\x0c\x12\t\n\x01n\x18\x02 \x01(\x04\"a\n\x11NamespacePosition\x12\x13\n\x0b\x66ingerprint\x18\x01 \x01(\x0c\x12\'\n\x08position\x18\x02 \x01(\x0b\x32\x15.moonmesh.v1.Position\x12\x0e\n\x06\x62locks\x18\x03 \x01(\x04\"\x9f\x01\n\x0cHelloRequest\x12/\n\tstatement\x18\x01 \x01(\x0b\x32\x1c.moonmesh.v1.SignedStatement\x12+\n\x08versions\x18\x02 \x03(\x0b\x32\x19.moonmesh.v1.VersionEntry\x12\x31\n\tpositions\x18\x03 \x03(\x0b\x32\x1e.moonmesh.v1.NamespacePosition\"\x9d\x01\n\nHelloReply\x12/\n\tstatement\x18\x01 \x01(\x0b\x32\x1c.moonmesh.v1.SignedStatement\x12+\n\x08versions\x18\x02 \x03(\x0b\x32\x19.moonmesh.v1.VersionEntry\x12\x31\n\tpositions\x18\x03 \x03(\x0b\x32\x1e.moonmesh.v1.NamespacePosition\"\\\n\x0e\x43\x61talogRequest\x12\x13\n\x0b\x66ingerprint\x18\x01 \x01(\x0c\x12$\n\x05\x61\x66ter\x18\x02 \x01(\x0b\x32\x15.moonmesh.v1.Position\x12\x0f\n\x07wait_ms\x18\x03 \x01(\r\"v\n\x0b\x43\x61talogPage\x12\'\n\x08position\x18\x01 \x01(\x0b\x32\x15.moonmesh.v1.Position\x12\x10\n\x08snapshot\x18\x02 \x01(\x08\x12\r\n\x05\x61\x64\x64\x65\x64\x18\x03 \x01(\x0c\x12\x0f\n\x07removed\x18\x04 \x01(\x0c\x12\x0c\n\x04last\x18\x05 \x01(\x08\"C\n\x0bPullRequest\x12\x13\n\x0b\x66ingerprint\x18\x01 \x01(\x0c\x12\x0c\n\x04keys\x18\x02 \x03(\t\x12\x11\n\tmax_sizes\x18\x03 \x03(\x04\x32\x87\x01\n\x04Peer\x12;\n\x05Hello\x12\x19.moonmesh.v1.HelloRequest\x1a\x17.moonmesh.v1.HelloReply\x12\x42\n\x07\x43\x61talog\x12\x1b.moonmesh.v1.CatalogRequest\x1a\x18.moonmesh.v1.CatalogPage0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16moonmesh/v1/peer.proto\x12\x0bmoonmesh.v1\"\xa6\x02\n\tStatement\x12\x0f\n\x07version\x18\x01 \x01(\r\x12\x12\n\nfederation\x18\x02 \x01(\t\x12\r\n\x05group\x18\x03 \x01(\t\x12\r\n\x05\x65poch\x18\x04 \x01(\x04\x12\x0b\n\x03seq\x18\x05 \x01(\x04\x12\x12\n\nboot_nonce\x18\x06 \x01(\x0c\x12\x14\n\x0cwall_time_ms\x18\x07 \x01(\x04\x12#\n\x06health\x18\x08 \x01(\x0b\x32\x13.moonmesh.v1.Health\x12\x16\n\x0enot_heard_from\x18\n \x03(\t\x12\x16\n\x0enot_heard_more\x18\x0b \x01(\r\x12\x1f\n\x04load\x18\x0c \x01(\x0b\x32\x11.moonmesh.v1.Load\x12#\n\x06limits\x18\r \x01(\x0b\x32\x13.moonmesh.v1.LimitsJ\x04\x08\t\x10\n\"/\n\x04Load\x12\r\n\x05pulls\x18\x01 \x01(\r\x12\x18\n\x10\x62ytes_per_second\x18\x02 \x01(\x04\"3\n\x06Limits\x12\x18\n\x10\x62ytes_per_second\x18\x01 \x01(\x04\x12\x0f\n\x07streams\x18\x02 \x01(\r\"\x86\x01\n\x06Health\x12(\n\x05state\x18\x01 \x01(\x0e\x32\x19.moonmesh.v1.Health.State\x12\x0e\n\x06reason\x18\x02 \x01(\t\"B\n\x05State\x12\x15\n\x11STATE_UNSPECIFIED\x10\x00\x12\x06\n\x02OK\x10\x01\x12\x0c\n\x08\x44\x45GRADED\x10\x02\x12\x0c\n\x08\x44RAINING\x10\x03\"2\n\x0fSignedStatement\x12\x0c\n\x04\x62ody\x18\x01 \x01(\x0c\x12\x11\n\tsignature\x18\x02 \x01(\x0c\"9\n\x0cVersionEntry\x12\r\n\x05group\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x0b\n\x03seq\x18\x03 \x01(\x04\"%\n\x08Position\x12\x0e\n\x06log_id\x18\x01 \x01(\x0c\x12\t\n\x01n\x18\x02 \x01(\x04\"a\n\x11NamespacePosition\x12\x13\n\x0b\x66ingerprint\x18\x01 \x01(\x0c\x12\'\n\x08position\x18\x02 \x01(\x0b\x32\x15.moonmesh.v1.Position\x12\x0e\n\x06\x62locks\x18\x03 \x01(\x04\"2\n\x05Probe\x12\r\n\x05group\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x0b\n\x03seq\x18\x03 \x01(\x04\"\x80\x03\n\x0cHelloRequest\x12/\n\tstatement\x18\x01 \x01(\x0b\x32\x1c.moonmesh.v1.SignedStatement\x12+\n\x08versions\x18\x02 \x03(\x0b\x32\x19.moonmesh.v1.VersionEntry\x12\x31\n\tpositions\x18\x03 \x03(\x0b\x32\x1e.moonmesh.v1.NamespacePosition\x12\x12\n\nhave_epoch\x18\x04 \x01(\x04\x12\x10\n\x08have_seq\x18\x05 \x01(\x04\x12\x15\n\rwant_versions\x18\x06 \x01(\x08\x12-\n\x07relayed\x18\x07 \x03(\x0b\x32\x1c.moonmesh.v1.SignedStatement\x12\"\n\x06probes\x18\x08 \x03(\x0b\x32\x12.moonmesh.v1.Probe\x12\"\n\x06silent\x18\t \x03(\x0b\x32\x12.moonmesh.v1.Probe\x12+\n\x05yours\x18\n \x01(\x0b\x32\x1c.moonmesh.v1.SignedStatement\"v\n\nHelloReply\x12/\n\tstatement\x18\x01 \x01(\x0b\x32\x1c.moonmesh.v1.SignedStatement\x12\x31\n\tpositions\x18\x03 \x03(\x0b\x32\x1e.moonmesh.v1.NamespacePositionJ\x04\x08\x02\x10\x03\"\\\n\x0e\x43\x61talogRequest\x12\x13\n\x0b\x66ingerprint\x18\x01 \x01(\x0c\x12$\n\x05\x61\x66ter\x18\x02 \x01(\x0b\x32\x15.moonmesh.v1.Position\x12\x0f\n\x07wait_ms\x18\x03 \x01(\r\"v\n\x0b\x43\x61talogPage\x12\'\n\x08position\x18\x01 \x01(\x0b\x32\x15.moonmesh.v1.Position\x12\x10\n\x08snapshot\x18\x02 \x01(\x08\x12\r\n\x05\x61\x64\x64\x65\x64\x18\x03 \x01(\x0c\x12\x0f\n\x07removed\x18\x04 \x01(\x0c\x12\x0c\n\x04last\x18\x05 \x01(\x08\"C\n\x0bPullRequest\x12\x13\n\x0b\x66ingerprint\x18\x01 \x01(\x0c\x12\x0c\n\x04keys\x18\x02 \x03(\t\x12\x11\n\tmax_sizes\x18\x03 \x03(\x04\x32\x87\x01\n\x04Peer\x12;\n\x05Hello\x12\x19.moonmesh.v1.HelloRequest\x1a\x17.moonmesh.v1.HelloReply\x12\x42\n\x07\x43\x61talog\x12\x1b.moonmesh.v1.CatalogRequest\x1a\x18.moonmesh.v1.CatalogPage0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -32,29 +32,35 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'moonmesh.v1.peer_pb2', _glo
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_STATEMENT']._serialized_start=40
-  _globals['_STATEMENT']._serialized_end=230
-  _globals['_HEALTH']._serialized_start=233
-  _globals['_HEALTH']._serialized_end=367
-  _globals['_HEALTH_STATE']._serialized_start=301
-  _globals['_HEALTH_STATE']._serialized_end=367
-  _globals['_SIGNEDSTATEMENT']._serialized_start=369
-  _globals['_SIGNEDSTATEMENT']._serialized_end=419
-  _globals['_VERSIONENTRY']._serialized_start=421
-  _globals['_VERSIONENTRY']._serialized_end=478
-  _globals['_POSITION']._serialized_start=480
-  _globals['_POSITION']._serialized_end=517
-  _globals['_NAMESPACEPOSITION']._serialized_start=519
-  _globals['_NAMESPACEPOSITION']._serialized_end=616
-  _globals['_HELLOREQUEST']._serialized_start=619
-  _globals['_HELLOREQUEST']._serialized_end=778
-  _globals['_HELLOREPLY']._serialized_start=781
-  _globals['_HELLOREPLY']._serialized_end=938
-  _globals['_CATALOGREQUEST']._serialized_start=940
-  _globals['_CATALOGREQUEST']._serialized_end=1032
-  _globals['_CATALOGPAGE']._serialized_start=1034
-  _globals['_CATALOGPAGE']._serialized_end=1152
-  _globals['_PULLREQUEST']._serialized_start=1154
-  _globals['_PULLREQUEST']._serialized_end=1221
-  _globals['_PEER']._serialized_start=1224
-  _globals['_PEER']._serialized_end=1359
+  _globals['_STATEMENT']._serialized_end=334
+  _globals['_LOAD']._serialized_start=336
+  _globals['_LOAD']._serialized_end=383
+  _globals['_LIMITS']._serialized_start=385
+  _globals['_LIMITS']._serialized_end=436
+  _globals['_HEALTH']._serialized_start=439
+  _globals['_HEALTH']._serialized_end=573
+  _globals['_HEALTH_STATE']._serialized_start=507
+  _globals['_HEALTH_STATE']._serialized_end=573
+  _globals['_SIGNEDSTATEMENT']._serialized_start=575
+  _globals['_SIGNEDSTATEMENT']._serialized_end=625
+  _globals['_VERSIONENTRY']._serialized_start=627
+  _globals['_VERSIONENTRY']._serialized_end=684
+  _globals['_POSITION']._serialized_start=686
+  _globals['_POSITION']._serialized_end=723
+  _globals['_NAMESPACEPOSITION']._serialized_start=725
+  _globals['_NAMESPACEPOSITION']._serialized_end=822
+  _globals['_PROBE']._serialized_start=824
+  _globals['_PROBE']._serialized_end=874
+  _globals['_HELLOREQUEST']._serialized_start=877
+  _globals['_HELLOREQUEST']._serialized_end=1261
+  _globals['_HELLOREPLY']._serialized_start=1263
+  _globals['_HELLOREPLY']._serialized_end=1381
+  _globals['_CATALOGREQUEST']._serialized_start=1383
+  _globals['_CATALOGREQUEST']._serialized_end=1475
+  _globals['_CATALOGPAGE']._serialized_start=1477
+  _globals['_CATALOGPAGE']._serialized_end=1595
+  _globals['_PULLREQUEST']._serialized_start=1597
+  _globals['_PULLREQUEST']._serialized_end=1664
+  _globals['_PEER']._serialized_start=1667
+  _globals['_PEER']._serialized_end=1802
 # @@protoc_insertion_point(module_scope)

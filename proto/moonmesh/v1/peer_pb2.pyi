@@ -8,7 +8,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Statement(_message.Message):
-    __slots__ = ("version", "federation", "group", "epoch", "seq", "boot_nonce", "wall_time_ms", "health", "heard_from")
+    __slots__ = ("version", "federation", "group", "epoch", "seq", "boot_nonce", "wall_time_ms", "health", "not_heard_from", "not_heard_more", "load", "limits")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     FEDERATION_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
@@ -17,7 +17,10 @@ class Statement(_message.Message):
     BOOT_NONCE_FIELD_NUMBER: _ClassVar[int]
     WALL_TIME_MS_FIELD_NUMBER: _ClassVar[int]
     HEALTH_FIELD_NUMBER: _ClassVar[int]
-    HEARD_FROM_FIELD_NUMBER: _ClassVar[int]
+    NOT_HEARD_FROM_FIELD_NUMBER: _ClassVar[int]
+    NOT_HEARD_MORE_FIELD_NUMBER: _ClassVar[int]
+    LOAD_FIELD_NUMBER: _ClassVar[int]
+    LIMITS_FIELD_NUMBER: _ClassVar[int]
     version: int
     federation: str
     group: str
@@ -26,8 +29,27 @@ class Statement(_message.Message):
     boot_nonce: bytes
     wall_time_ms: int
     health: Health
-    heard_from: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, version: _Optional[int] = ..., federation: _Optional[str] = ..., group: _Optional[str] = ..., epoch: _Optional[int] = ..., seq: _Optional[int] = ..., boot_nonce: _Optional[bytes] = ..., wall_time_ms: _Optional[int] = ..., health: _Optional[_Union[Health, _Mapping]] = ..., heard_from: _Optional[_Iterable[str]] = ...) -> None: ...
+    not_heard_from: _containers.RepeatedScalarFieldContainer[str]
+    not_heard_more: int
+    load: Load
+    limits: Limits
+    def __init__(self, version: _Optional[int] = ..., federation: _Optional[str] = ..., group: _Optional[str] = ..., epoch: _Optional[int] = ..., seq: _Optional[int] = ..., boot_nonce: _Optional[bytes] = ..., wall_time_ms: _Optional[int] = ..., health: _Optional[_Union[Health, _Mapping]] = ..., not_heard_from: _Optional[_Iterable[str]] = ..., not_heard_more: _Optional[int] = ..., load: _Optional[_Union[Load, _Mapping]] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ...) -> None: ...
+
+class Load(_message.Message):
+    __slots__ = ("pulls", "bytes_per_second")
+    PULLS_FIELD_NUMBER: _ClassVar[int]
+    BYTES_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    pulls: int
+    bytes_per_second: int
+    def __init__(self, pulls: _Optional[int] = ..., bytes_per_second: _Optional[int] = ...) -> None: ...
+
+class Limits(_message.Message):
+    __slots__ = ("bytes_per_second", "streams")
+    BYTES_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    STREAMS_FIELD_NUMBER: _ClassVar[int]
+    bytes_per_second: int
+    streams: int
+    def __init__(self, bytes_per_second: _Optional[int] = ..., streams: _Optional[int] = ...) -> None: ...
 
 class Health(_message.Message):
     __slots__ = ("state", "reason")
@@ -83,25 +105,47 @@ class NamespacePosition(_message.Message):
     blocks: int
     def __init__(self, fingerprint: _Optional[bytes] = ..., position: _Optional[_Union[Position, _Mapping]] = ..., blocks: _Optional[int] = ...) -> None: ...
 
+class Probe(_message.Message):
+    __slots__ = ("group", "epoch", "seq")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    SEQ_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    epoch: int
+    seq: int
+    def __init__(self, group: _Optional[str] = ..., epoch: _Optional[int] = ..., seq: _Optional[int] = ...) -> None: ...
+
 class HelloRequest(_message.Message):
-    __slots__ = ("statement", "versions", "positions")
+    __slots__ = ("statement", "versions", "positions", "have_epoch", "have_seq", "want_versions", "relayed", "probes", "silent", "yours")
     STATEMENT_FIELD_NUMBER: _ClassVar[int]
     VERSIONS_FIELD_NUMBER: _ClassVar[int]
     POSITIONS_FIELD_NUMBER: _ClassVar[int]
+    HAVE_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    HAVE_SEQ_FIELD_NUMBER: _ClassVar[int]
+    WANT_VERSIONS_FIELD_NUMBER: _ClassVar[int]
+    RELAYED_FIELD_NUMBER: _ClassVar[int]
+    PROBES_FIELD_NUMBER: _ClassVar[int]
+    SILENT_FIELD_NUMBER: _ClassVar[int]
+    YOURS_FIELD_NUMBER: _ClassVar[int]
     statement: SignedStatement
     versions: _containers.RepeatedCompositeFieldContainer[VersionEntry]
     positions: _containers.RepeatedCompositeFieldContainer[NamespacePosition]
-    def __init__(self, statement: _Optional[_Union[SignedStatement, _Mapping]] = ..., versions: _Optional[_Iterable[_Union[VersionEntry, _Mapping]]] = ..., positions: _Optional[_Iterable[_Union[NamespacePosition, _Mapping]]] = ...) -> None: ...
+    have_epoch: int
+    have_seq: int
+    want_versions: bool
+    relayed: _containers.RepeatedCompositeFieldContainer[SignedStatement]
+    probes: _containers.RepeatedCompositeFieldContainer[Probe]
+    silent: _containers.RepeatedCompositeFieldContainer[Probe]
+    yours: SignedStatement
+    def __init__(self, statement: _Optional[_Union[SignedStatement, _Mapping]] = ..., versions: _Optional[_Iterable[_Union[VersionEntry, _Mapping]]] = ..., positions: _Optional[_Iterable[_Union[NamespacePosition, _Mapping]]] = ..., have_epoch: _Optional[int] = ..., have_seq: _Optional[int] = ..., want_versions: bool = ..., relayed: _Optional[_Iterable[_Union[SignedStatement, _Mapping]]] = ..., probes: _Optional[_Iterable[_Union[Probe, _Mapping]]] = ..., silent: _Optional[_Iterable[_Union[Probe, _Mapping]]] = ..., yours: _Optional[_Union[SignedStatement, _Mapping]] = ...) -> None: ...
 
 class HelloReply(_message.Message):
-    __slots__ = ("statement", "versions", "positions")
+    __slots__ = ("statement", "positions")
     STATEMENT_FIELD_NUMBER: _ClassVar[int]
-    VERSIONS_FIELD_NUMBER: _ClassVar[int]
     POSITIONS_FIELD_NUMBER: _ClassVar[int]
     statement: SignedStatement
-    versions: _containers.RepeatedCompositeFieldContainer[VersionEntry]
     positions: _containers.RepeatedCompositeFieldContainer[NamespacePosition]
-    def __init__(self, statement: _Optional[_Union[SignedStatement, _Mapping]] = ..., versions: _Optional[_Iterable[_Union[VersionEntry, _Mapping]]] = ..., positions: _Optional[_Iterable[_Union[NamespacePosition, _Mapping]]] = ...) -> None: ...
+    def __init__(self, statement: _Optional[_Union[SignedStatement, _Mapping]] = ..., positions: _Optional[_Iterable[_Union[NamespacePosition, _Mapping]]] = ...) -> None: ...
 
 class CatalogRequest(_message.Message):
     __slots__ = ("fingerprint", "after", "wait_ms")
