@@ -30,6 +30,7 @@ from gossip.statement import (
     Health,
     Load,
     Reason,
+    Signed,
     Signer,
     Statement,
     Verifier,
@@ -308,6 +309,24 @@ class GossipEngine:
             KeyError: if there is no such peer.
         """
         return self._entries[name].version
+
+    def signed_of(self, name: str) -> Signed | None:
+        """The newest statement of a peer, byte for byte; None before the first.
+
+        Raises:
+            KeyError: if there is no such peer.
+        """
+        return self._entries[name].signed
+
+    def queues(self) -> Iterable[tuple[str, int, int]]:
+        """What waits here, with how much of it there may be: name, size, limit."""
+        groups = len(self._names)
+        return (
+            ("peers with mail", len(self._mail), groups),
+            ("rumours", len(self._exchange.rumours), groups),
+            ("questions of others", len(self._exchange.probes), self._config.max_probed),
+            ("events", len(self._log), self._config.max_events),
+        )
 
     def peer_state(self, name: str) -> PeerState:
         """Whether a peer is heard.
