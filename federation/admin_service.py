@@ -1,4 +1,4 @@
-"""What operators ask a gateway for, on the unix socket alone: how it is, and to purge."""
+"""What operators ask a gateway for, on the unix socket alone: how it is, to purge, to trust again."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
+from federation.peers.side import PeerSide
 from federation.purge import Purge
 from moonmesh.v1 import engine_pb2
 
@@ -20,15 +21,26 @@ class AdminService:
 
     Args:
         status: makes the gateway's document.
+        peers: None for a group that runs alone.
     """
 
-    def __init__(self, status: Callable[[], Awaitable[dict[str, Any]]], purge: Purge) -> None:
+    def __init__(
+        self,
+        status: Callable[[], Awaitable[dict[str, Any]]],
+        purge: Purge,
+        peers: PeerSide | None,
+    ) -> None:
         self._status = status
         self._purge = purge
+        self._peers = peers
 
     def handlers(self) -> grpc.GenericRpcHandler:
         """For a server that no other user can reach."""
-        methods = {"Status": self.status, "Purge": self.purge}
+        methods = {
+            "Status": self.status,
+            "Purge": self.purge,
+            "ReleasePeer": self.release_peer,
+        }
         return grpc.method_handlers_generic_handler(
             "moonmesh.v1.Admin",
             {name: grpc.unary_unary_rpc_method_handler(work) for name, work in methods.items()},
@@ -49,4 +61,16 @@ class AdminService:
             seconds=min(asked.seconds, PURGE_SECONDS_MAX),
         )
         reply = engine_pb2.PurgeReply(removed=done.removed, left=done.left, origins=done.origins)
+        return bytes(reply.SerializeToString())
+
+    async def release_peer(self, raw: bytes, context: grpc.aio.ServicerContext) -> bytes:
+        """Takes a peer out of gossip's quarantine."""
+        peer = engine_pb2.ReleasePeerRequest.FromString(raw).peer
+        reply = engine_pb2.ReleasePeerReply()
+        names = list(self._peers.sessions.links) if self._peers else []
+        if self._peers is None or peer not in names:
+            reply.peers.extend(names)
+        else:
+            reply.known = True
+            reply.reason = self._peers.release(peer)
         return bytes(reply.SerializeToString())

@@ -181,7 +181,7 @@ class Limits(BaseModel):
     hop_limit: Annotated[int, _count(1, 1)] = 1
     """Groups that a block may cross. 1: what was pulled is not offered onward."""
     hello_interval_ms: Annotated[int, _count(50, 60_000)] = 1_000
-    """ms between hellos to each peer. A peer is suspect after 4 of them without news, down after 15, so
+    """ms between hellos to each peer. A peer is suspect after 3 to 6 of them without news, down after 12, so
     a shorter one notices sooner and costs more."""
     interest_minutes: Annotated[int, _count(1, 10_080)] = 30
     """Minutes after its last use for which a namespace stays subscribed at peers: what nobody here uses

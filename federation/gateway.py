@@ -21,6 +21,7 @@ from federation.local_store import ADMIN_SECONDS, connect_store
 from federation.peering import Membership
 from federation.peers.child import ServingProcess
 from federation.peers.feed import Feed
+from federation.peers.load import LoadMeter
 from federation.peers.setup import Setup
 from federation.peers.side import PeerSide, peer_side
 from federation.peers.spawn import Spawner
@@ -33,7 +34,7 @@ from federation.transfer.puller import Puller
 from federation.transfer.staging import Staging
 from federation.trust.credentials import load_engine_credentials
 from federation.trust.handshakes import RefusalLog, StderrWatch
-from gossip.statement import Health
+from gossip.statement import Allowance, Health
 from local_group.admin import AdminClient
 from local_group.breaker import BreakerState
 from local_group.coordination.file import FileCoordination
@@ -83,6 +84,7 @@ class Gateway:
         self._feed = Feed(self._holdings, exported)
         self._serving: ServingProcess | None = None
         self._lost = asyncio.Event()
+        self._load = LoadMeter()
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serves until `stop` is set.
@@ -91,11 +93,12 @@ class Gateway:
             MoonmeshError: if something of the configuration cannot be used.
         """
         config, serving = self._config, None
-        epoch = FileCoordination(config.coordination_dir).next_epoch()
+        coordination = FileCoordination(config.coordination_dir)
+        epoch = coordination.next_epoch()
         with StderrWatch(self._refusals):
             try:
                 if self._member and self._spawner:
-                    self._peers = self._peer_side(self._member, epoch)
+                    self._peers = self._peer_side(self._member, epoch, coordination.above)
                     serving = self._serving_process(self._member, self._spawner, self._peers)
                     serving.start()  # it connects while we do
                 self._serving = serving
@@ -162,7 +165,7 @@ class Gateway:
             serving=serving,
         )
         purge = Purge(store=store, holdings=holdings, staging=staging)
-        admin_service = AdminService(report.document, purge)
+        admin_service = AdminService(report.document, purge, peers)
         endpoints = Endpoints()
         try:
             await self._restore(ledger, admin)
@@ -198,11 +201,12 @@ class Gateway:
 
     # Parts
 
-    def _peer_side(self, member: Membership, epoch: int) -> PeerSide:
+    def _peer_side(self, member: Membership, epoch: int, above: Callable[[int], int]) -> PeerSide:
         return peer_side(
             self._config,
             member,
             epoch,
+            above=above,
             guards=self._guards,
             refusals=self._refusals,
             on_problem=self._problem,
@@ -273,7 +277,11 @@ class Gateway:
             reason = "its serving process is being started"
         elif not self._serving.well:
             reason = "its local Mooncake does not answer"
-        self._peers.gossip.set_health(Health.DEGRADED if reason else Health.OK, reason)
+        gossip = self._peers.gossip
+        gossip.set_health(Health.DEGRADED if reason else Health.OK, reason)
+        load = self._load.measure(self._serving, list(self._peers.sessions.links), time.monotonic())
+        limits = self._limits
+        gossip.set_load(load, Allowance(limits.peer_bytes_per_s, limits.serves_per_peer))
 
     def _moved(self, change: Change) -> None:
         self._feed.take(change)

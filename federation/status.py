@@ -16,6 +16,7 @@ from federation.peers.side import PeerSide
 from federation.transfer.puller import Puller
 from federation.transfer.staging import Staging
 from federation.trust.handshakes import RefusalLog
+from gossip.quarantine import Quarantine
 from local_group.holdings import Holdings
 from local_group.store import StoreClient
 
@@ -80,12 +81,13 @@ class StatusReport:
         }
         return {
             "group": self._config.name,
-            "epoch": self._epoch,
+            "epoch": self._side.gossip.version.epoch if self._side else self._epoch,
             "uptime_s": round(now - self._started_at, 3),
             "certificate_expires": (
                 self._side.member.credentials.not_after.isoformat() if self._side else None
             ),
             "peers": self._peers(now, names),
+            "gossip": self._gossip(now),
             "serving": self._serving.status() if self._serving else None,
             "refused": [asdict(entry) for entry in self._refusals.entries()],
             "namespaces": {
@@ -112,6 +114,18 @@ class StatusReport:
             "counters": counters.snapshot(),
             "telemetry": telemetry.stats(),
             "problems": self._problems.list(),
+        }
+
+    def _gossip(self, now: float) -> dict[str, Any] | None:
+        if self._side is None:
+            return None
+        view = self._side.gossip.view(now)
+        return {
+            "version": str(view.version),
+            "speaking": view.speaking,
+            "health_score": view.health_score,
+            "stalls": view.stalls,
+            "events_dropped": view.events_dropped,
         }
 
     def _peers(self, now: float, names: Mapping[bytes, str]) -> list[dict[str, Any]]:
@@ -144,7 +158,13 @@ class StatusReport:
                         "incoming": self._serving.guards(peer.name) if self._serving else None,
                     },
                     "heard_ago_s": (None if peer.heard_ago is None else round(peer.heard_ago, 3)),
-                    "hears_us": peer.hears_us,
+                    "link": None if peer.link is None else peer.link.value,
+                    "pullable": peer.pullable,
+                    "quarantine": _quarantine(peer.quarantine, now),
+                    "witnesses": list(peer.witnesses),
+                    "has_ours": None if peer.has_ours is None else str(peer.has_ours),
+                    "load": peer.load._asdict(),
+                    "limits": peer.limits._asdict(),
                     "version": None if peer.version is None else str(peer.version),
                     "health": peer.health.name.lower(),
                     "health_reason": peer.health_text,
@@ -153,6 +173,17 @@ class StatusReport:
                 }
             )
         return out
+
+
+def _quarantine(held: Quarantine | None, now: float) -> dict[str, Any] | None:
+    if held is None:
+        return None
+    return {
+        "reason": held.reason.value,
+        "detail": held.detail,
+        "for_s": round(now - held.since, 3),
+        "healed_by": held.heal.value,
+    }
 
 
 def _spread(samples: Samples) -> dict[str, float | int | None]:

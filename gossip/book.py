@@ -79,7 +79,7 @@ class Book:
         versions: of everybody, this group included, which writes its own.
         pace: how many times longer than in a full mesh everything takes.
         full: every group greets every other.
-        deaf_changed: which peers we hear directly has changed; for the engine to clear.
+        deaf_changed: a peer is no longer heard directly; for the engine to clear, when it has said so.
         look_at: when an entry has to be looked at, at the earliest; for `watch` to put off.
     """
 
@@ -244,8 +244,7 @@ class Book:
         entry.asked = False
         if not entry.hearing:
             entry.hearing = True
-            del self._deaf[entry.name]
-            self.deaf_changed = True
+            del self._deaf[entry.name]  # told with the next statement: good news can wait
             self.relink(entry, now)
             entry.due = self.look_at = now
 

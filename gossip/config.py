@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+GAP_MIN = 0.02
+"""Seconds between two hellos to one peer, however short the interval: what peers allow is 50 a second."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GossipConfig:
@@ -135,7 +138,7 @@ class GossipConfig:
         times = hello_interval / wan.hello_interval
         return cls(
             hello_interval=hello_interval,
-            hello_min_gap=min(wan.hello_min_gap, wan.hello_min_gap * times),
+            hello_min_gap=min(wan.hello_min_gap, max(GAP_MIN, wan.hello_min_gap * times)),
             push_pull_interval=wan.push_pull_interval * times,
             suspect_floor=wan.suspect_floor * times,
             suspect_ceiling=wan.suspect_ceiling * times,

@@ -3,7 +3,7 @@
 A phi accrual detector (Hayashibara et al., 2004): arrivals are taken as normally distributed, and phi is
 -log10 of the chance that a peer which is silent for so long is only late. Two things differ. Mean and
 variance are weighted exponentially, which needs two numbers a peer where a window needs all of it. And
-instead of phi at each tick, the silence at which it reaches the threshold is computed at each arrival.
+instead of phi at each tick, the silence at which it reaches the threshold is computed, when there is some.
 """
 
 from __future__ import annotations
@@ -31,15 +31,14 @@ class Silence:
         pace: factor on the floor and the ceiling of the config.
     """
 
-    __slots__ = ("_ceiling", "_deviations", "_floor", "expected", "first")
+    __slots__ = ("_ceiling", "_deviations", "_floor", "expected", "gap_max")
 
     def __init__(self, expected: float, config: GossipConfig, pace: float = 1.0) -> None:
         self.expected = expected
         self._floor = config.suspect_floor * pace
         self._ceiling = config.suspect_ceiling * pace
         self._deviations = NormalDist().inv_cdf(1 - 10**-config.phi)
-        self.first = self.suspect_after(expected, 0.0)
-        """Seconds, for a peer of which no gap is known."""
+        self.gap_max = MEAN_MAX * expected
 
     def suspect_after(self, mean: float, variance: float) -> float:
         """Seconds of silence until it is SUSPECT."""
@@ -51,22 +50,25 @@ class Silence:
 class Arrivals:
     """How the statements of one peer came."""
 
-    __slots__ = ("_silence", "mean", "suspect_after", "variance")
+    __slots__ = ("_silence", "mean", "variance")
 
     def __init__(self, silence: Silence) -> None:
         self._silence = silence
         self.mean = silence.expected
         self.variance = 0.0
-        self.suspect_after = silence.first
+
+    @property
+    def suspect_after(self) -> float:
         """Seconds of silence until it is SUSPECT."""
+        return self._silence.suspect_after(self.mean, self.variance)
 
     def add(self, gap: float) -> None:
         """A newer statement came, `gap` seconds after the one before."""
         # A gap of a peer that was away says nothing about how it speaks.
-        off = min(gap, MEAN_MAX * self._silence.expected) - self.mean
+        longest = self._silence.gap_max
+        off = (gap if gap < longest else longest) - self.mean
         self.mean += WEIGHT * off
         self.variance = (1 - WEIGHT) * (self.variance + WEIGHT * off * off)
-        self.suspect_after = self._silence.suspect_after(self.mean, self.variance)
 
     def phi(self, silence: float) -> float:
         """-log10 of the chance that it is only late, after so many seconds of silence."""

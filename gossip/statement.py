@@ -251,7 +251,10 @@ def verify(
         StatementError: says what is wrong; a signature that does not hold comes before all else.
     """
     check_size(signed.body, config)
-    if not any(_signed_by(key, signed) for key in keys):
+    for key in keys:
+        if _signed_by(key, signed):
+            break
+    else:
         raise StatementError(
             Reason.BAD_SIGNATURE, f"not signed by the key that peering.toml has for {group}"
         )

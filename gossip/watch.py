@@ -94,6 +94,9 @@ class Watch:
         due = float("inf")
         if self._book.full:
             ask_at = entry.direct_at + config.ask_after * interval
+            if now < ask_at and entry.heard_at == entry.direct_at:
+                entry.due = ask_at  # all is well, and nothing else can come before
+                return
             if not entry.asked and entry.state in (PeerState.ALIVE, PeerState.SUSPECT):
                 if now >= ask_at:
                     entry.asked = True

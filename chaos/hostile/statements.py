@@ -42,7 +42,8 @@ class Speaker:
             {p.name: [key.public for key in p.keys] for p in peering.peers},
             epoch=epoch,
             boot_nonce=self._nonce,
-            config=GossipConfig(hello_interval=0.2, suspect_after=0.8, down_after=3.0),
+            config=GossipConfig.of_interval(0.2),
+            rng=random.Random(epoch),
             now=time.monotonic(),
         )
         self._said: deque[Signed] = deque(maxlen=KEPT)
@@ -56,9 +57,10 @@ class Speaker:
         self._heard.append(Signed.read(peer_pb2.HelloRequest.FromString(raw).statement))
 
     def reply(self) -> peer_pb2.HelloReply:
-        """What it says now."""
+        """What it says now, to whoever asks."""
         self._gossip.tick(time.monotonic(), int(time.time() * 1000))
-        reply = self._gossip.reply()
+        reply = peer_pb2.HelloReply()
+        reply.CopyFrom(self._gossip.greeting().message or reply)
         if self.how == "equivocate":
             self._other().write(reply.statement)
         elif self.how == "replay" and self._random.random() < 0.5:
@@ -83,4 +85,4 @@ class Speaker:
 
     def hello(self) -> bytes:
         """The same as a request."""
-        return bytes(self.reply().SerializeToString())  # both messages have the same fields
+        return bytes(peer_pb2.HelloRequest(statement=self.reply().statement).SerializeToString())

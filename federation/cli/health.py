@@ -50,6 +50,14 @@ def ask_purge(
     return _ask(socket, "Purge", asked, engine_pb2.PurgeReply, timeout)
 
 
+def ask_release(
+    socket: Path, peer: str, timeout: float = ASK_TIMEOUT_S
+) -> engine_pb2.ReleasePeerReply | str:
+    """What became of taking a peer out of quarantine; or, as text, why it was not done."""
+    asked = engine_pb2.ReleasePeerRequest(peer=peer)
+    return _ask(socket, "ReleasePeer", asked, engine_pb2.ReleasePeerReply, timeout)
+
+
 def _ask(
     socket: Path, method: str, request: Message, reply: type[Reply], timeout: float
 ) -> Reply | str:

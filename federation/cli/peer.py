@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from federation.cli.group import ConfigOption
 from federation.errors import ConfigError, UsageError
 
 if TYPE_CHECKING:
@@ -111,6 +112,38 @@ def show(
         f"({own.tls.days_left():.0f} days)",
         highlight=False,
     )
+
+
+@app.command("release")
+def release(
+    peer: Annotated[
+        str, typer.Argument(metavar="NAME", help="The peer, as peering.toml names it.")
+    ],
+    config: ConfigOption = Path("group.toml"),
+) -> None:
+    """Take a peer out of quarantine, where it does not come out by itself.
+
+    `moonmesh status` says why it is in it. Find out first: a peer that goes on like that is back in it at
+    once. Exit code 1 if it was not in quarantine.
+    """
+    from rich.console import Console
+
+    from federation.cli.health import ask_release
+    from federation.config import load_group
+    from federation.errors import MoonmeshError
+
+    socket = load_group(config).gateway_socket
+    reply = ask_release(socket, peer)
+    if isinstance(reply, str):
+        raise MoonmeshError(reply, where=str(socket), hint="is the group up?")
+    if not reply.known:
+        names = ", ".join(reply.peers) or "none"
+        raise UsageError(f'"{peer}" is not a peer of this group', hint=f"its peers: {names}")
+    out = Console(highlight=False, markup=False)
+    if not reply.reason:
+        out.print(f"{peer} is not in quarantine")
+        raise typer.Exit(1)
+    out.print(f"{peer} is out of quarantine ({reply.reason})")
 
 
 def _asked(federation: str | None, groups: list[str]) -> tuple[str, dict[str, str]]:

@@ -75,13 +75,17 @@ def _print_gateway(gateway: Mapping[str, Any], console: Console) -> None:
         for peer in peers:
             heard = peer.get("heard_ago_s")
             table.add_row(
-                *_cells(peer, "name", "address", "state", "breaker"),
+                *_cells(peer, "name", "address"),
+                Text(_state(peer)),
+                *_cells(peer, "breaker"),
                 "-" if heard is None else f"{heard} s ago",
                 Text("\n".join(map(_view, _rows(peer.get("views")))) or "-"),
                 *_cells(peer, "reason"),
             )
         console.print(table)
         for peer in peers:
+            if line := _quarantine_line(peer):
+                console.print(Text.assemble(("  ! ", "yellow"), line))
             if line := guards_line(peer):
                 head = (f"  guards of {_text(peer.get('name'))} ", "bold")
                 console.print(Text.assemble(head, line))
@@ -98,6 +102,34 @@ def _print_gateway(gateway: Mapping[str, Any], console: Console) -> None:
     problems = gateway.get("problems")
     for problem in problems if isinstance(problems, list) else ():
         console.print(Text.assemble(("  ! ", "yellow"), str(problem)))
+
+
+_ONE_WAY = {
+    "we_do_not_hear": "heard by others alone",
+    "not_heard": "does not hear us",
+    "neither": "no direct link",
+}
+
+
+def _state(peer: Mapping[str, Any]) -> str:
+    """Whether it is heard, and what keeps it from being pulled from all the same."""
+    said = [_text(peer.get("state"))]
+    if isinstance(peer.get("quarantine"), Mapping):
+        said.append("in quarantine")
+    if said[0] == "alive" and (one_way := _ONE_WAY.get(str(peer.get("link")))):
+        said.append(one_way)
+    return ", ".join(said)
+
+
+def _quarantine_line(peer: Mapping[str, Any]) -> str:
+    held = peer.get("quarantine")
+    if not isinstance(held, Mapping):
+        return ""
+    return (
+        f"{_text(peer.get('name'))} is in quarantine for {_text(held.get('for_s'))} s "
+        f"({_text(held.get('reason'))}): {_text(held.get('detail'))}. "
+        f"Ended by {_text(held.get('healed_by'))}, or: moonmesh peer release {_text(peer.get('name'))}"
+    )
 
 
 def _view(view: Mapping[str, Any]) -> str:

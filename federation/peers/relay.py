@@ -1,7 +1,7 @@
 """The serving process's end of the channel: hellos go up to the gateway, its answers come down.
 
-What waits to be sent is kept as state (the newest hello of each peer, a count of bad ones), so a peer
-that floods us costs the gateway no more than one that does not.
+What waits to be sent is bounded (a few hellos of each peer, a count of bad ones), so a peer that floods
+us costs the gateway no more than one that does not.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from itertools import islice
 
@@ -18,6 +19,7 @@ from federation.peers.channel import Channel
 from federation.peers.feed import Replica
 from federation.timeouts import timeout
 from gossip.config import GossipConfig
+from gossip.reply import Greeting
 from gossip.statement import Reason, StatementError, read_hello
 from local_group.holdings import Held
 from moonmesh.v1 import peer_pb2, serving_pb2
@@ -25,6 +27,9 @@ from moonmesh.v1 import peer_pb2, serving_pb2
 GONE_MAX = 65_536
 """Withdrawals that wait to be told; more are not, and the next key listing finds them."""
 GONE_PER_MESSAGE = 256
+HELLOS_WAITING = 8
+"""Hellos of one peer that wait to be passed on, each with things of its own to say; a newer one takes the
+place of the newest, since it has the newest statement."""
 
 
 class Relay:
@@ -49,14 +54,14 @@ class Relay:
         self._callers = callers
         self._config = config
         self._report = report
-        self._greeting: peer_pb2.HelloReply | None = None
+        self._greeting: Greeting | None = None
         self._refused: set[str] = set()
         self._wake = asyncio.Event()
         self._may_serve = asyncio.Event()
         self._untidy = asyncio.Event()
         # Waiting to be sent.
         self._urgent: list[serving_pb2.FromServing] = []
-        self._heard: dict[str, peer_pb2.HelloRequest] = {}
+        self._heard: dict[str, deque[peer_pb2.HelloRequest]] = {}
         self._heard_at: dict[str, float] = {}
         self._disbelieved: dict[tuple[str, Reason], tuple[str, int]] = {}
         self._gone: dict[tuple[bytes, str], float] = {}
@@ -82,18 +87,19 @@ class Relay:
             self._disbelieved[(peer, error.reason)] = (error.detail, count + 1)
             self._wake.set()
             return False
-        if peer in self._heard:
+        waiting = self._heard.setdefault(peer, deque())
+        if len(waiting) == HELLOS_WAITING:
             counters.add("moonmesh_hellos_superseded_total")
-        self._heard[peer] = hello
+            waiting.pop()
+        waiting.append(hello)
         self._wake.set()
         return peer not in self._refused
 
-    def reply(self) -> peer_pb2.HelloReply:
-        """The gateway's newest statement."""
-        message = peer_pb2.HelloReply()
-        if self._greeting is not None:  # without one, nobody is served
-            message.CopyFrom(self._greeting)
-        return message
+    def reply(self, hello: peer_pb2.HelloRequest) -> peer_pb2.HelloReply:
+        """The gateway's newest statement, where the hello shows that it is lacked."""
+        if self._greeting is None:  # nobody is served yet
+            return peer_pb2.HelloReply()
+        return self._greeting.reply_to(hello)
 
     def gone(self, fingerprint: bytes, key: str, held: Held) -> None:
         """Mooncake turned out not to have a block."""
@@ -132,7 +138,8 @@ class Relay:
                 self._urgent = [m for m in self._urgent if m.WhichOneof("what") != "pong"]
                 self.say(serving_pb2.FromServing(pong=pong))
             elif which == "greeting":
-                self._greeting = message.greeting
+                greeting = message.greeting
+                self._greeting = Greeting(greeting if greeting.HasField("statement") else None)
             elif which == "verdict":
                 change = self._refused.discard if message.verdict.believed else self._refused.add
                 change(message.verdict.peer)
@@ -201,7 +208,11 @@ class Relay:
                 soonest = min(soonest, wait)
                 continue
             self._heard_at[peer] = now
-            hello = self._heard.pop(peer)
+            hello = self._heard[peer].popleft()
+            if self._heard[peer]:
+                soonest = min(soonest, self._config.hello_min_gap)
+            else:
+                del self._heard[peer]
             heard = serving_pb2.Heard(peer=peer, hello=hello)
             await self._channel.send(serving_pb2.FromServing(heard=heard))
         return soonest

@@ -52,8 +52,8 @@ class Hellos(Protocol):
     def receive(self, peer: str, hello: peer_pb2.HelloRequest) -> bool:
         """Takes a hello. False: the peer is not believed."""
 
-    def reply(self) -> peer_pb2.HelloReply:
-        """This group's own newest statement, in a message that is the caller's."""
+    def reply(self, hello: peer_pb2.HelloRequest) -> peer_pb2.HelloReply:
+        """This group's own newest statement, where a hello lacks it; in a message that is the caller's."""
 
 
 class PeerService:
@@ -111,13 +111,13 @@ class PeerService:
             event.set()
 
     async def hello(self, raw: bytes, context: Context) -> bytes:
-        """Takes a peer's statement, answers with ours."""
+        """Takes what a peer says, answers with our statement if it does not have it."""
         peer = await self._peer(context)
         async with self._call(peer, Kind.HELLO, context) as call:
             request = await self._parse(peer_pb2.HelloRequest, raw, call)
             if not self._hellos.receive(peer, request):
                 await call.refuse("your statement is not believed; see the log", record=False)
-            reply = self._hellos.reply()
+            reply = self._hellos.reply(request)
             for fingerprint in sorted(self._callers[peer].exported):
                 log = self._offers.log(fingerprint)
                 if log is not None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import random
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -25,7 +26,21 @@ from federation.peers.link import PeerLink
 from federation.timeouts import timeout
 from federation.trust.handshakes import RefusalLog
 from gossip.engine import GossipEngine
-from gossip.membership import OwnVersionAhead, PeerRestarted, PeerUp, StatementRejected
+from gossip.events import (
+    Event,
+    LinkChanged,
+    OwnStall,
+    OwnTwin,
+    OwnVersionAhead,
+    PeerDown,
+    PeerRestarted,
+    PeerSuspect,
+    PeerUp,
+    Quarantined,
+    StatementRejected,
+)
+from gossip.statement import BOOT_NONCE_BYTES
+from local_group.process_errors import CoordinationError
 from moonmesh.v1 import peer_pb2
 
 log = logging.getLogger(__name__)
@@ -34,6 +49,17 @@ RETRY_SECONDS = (0.1, 2.0)
 """First and longest wait after a catalog question that failed; doubled in between, with jitter."""
 ANSWER_SECONDS = 5.0
 """How long an owner may take for an answer beyond the time it was told to wait for news."""
+TICK_SECONDS_MIN = 0.01
+"""Between two ticks of gossip."""
+COUNTED: Mapping[type[Event], str] = {
+    PeerSuspect: "moonmesh_gossip_suspects_total",
+    PeerDown: "moonmesh_gossip_downs_total",
+    LinkChanged: "moonmesh_gossip_link_changes_total",
+    StatementRejected: "moonmesh_gossip_rejected_total",
+    Quarantined: "moonmesh_gossip_quarantines_total",
+    OwnStall: "moonmesh_gossip_stalls_total",
+}
+"""Events of gossip that are counted."""
 
 
 class Sessions:
@@ -42,6 +68,7 @@ class Sessions:
     Args:
         gossip: this group's part in the gossip; ticked here.
         sharing: who may have what.
+        above: makes an epoch above another one, durable and nobody else's; blocks.
         refusals: where statements that are not believed are written down.
         on_problem: told what an operator has to know.
         on_tick: called when there is a new statement of ours.
@@ -54,6 +81,7 @@ class Sessions:
         sharing: Sharing,
         limits: Limits,
         *,
+        above: Callable[[int], int],
         refusals: RefusalLog,
         on_problem: Callable[[str], None],
         on_tick: Callable[[], None] = lambda: None,
@@ -62,10 +90,13 @@ class Sessions:
         self._gossip = gossip
         self._sharing = sharing
         self._limits = limits
+        self._above = above
+        self._raising: asyncio.Task[None] | None = None
         self._refusals = refusals
         self._on_problem = on_problem
         self._on_tick = on_tick
         self._hurry = asyncio.Event()
+        self._next_at = float("-inf")
         self._views: dict[tuple[str, bytes], CatalogView] = {}
         self._interest: dict[bytes, float] = {}
         self._followers: dict[tuple[str, bytes], asyncio.Task[None]] = {}
@@ -121,19 +152,22 @@ class Sessions:
     async def run(self) -> None:
         """Greets every peer at each tick, until it is cancelled."""
         while True:
-            now = time.monotonic()
             self._hurry.clear()
-            self._gossip.tick(now, int(time.time() * 1000))
+            self._gossip.tick(time.monotonic(), int(time.time() * 1000))
             self._on_tick()
-            for peer, hello in self._gossip.outbox():
-                running = self._hellos.get(peer)
-                if running is None or running.done():  # a peer that hangs is greeted once at a time
-                    self._hellos[peer] = asyncio.create_task(self._greet(peer, hello))
+            self._send()
             self._take_events()
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(TICK_SECONDS_MIN)
+            self._next_at = self._gossip.next_tick_at()
             with contextlib.suppress(asyncio.TimeoutError):
-                async with timeout(self._gossip.next_tick_at() - time.monotonic()):
+                async with timeout(self._next_at - time.monotonic()):
                     await self._hurry.wait()
+
+    def answer(self) -> None:
+        """Something was heard: sends at once what it asks for."""
+        self._send()
+        if self._gossip.next_tick_at() < self._next_at:
+            self._hurry.set()
 
     def hurry(self) -> None:
         """What we have to say of ourselves has changed: say it as soon as gossip lets us."""
@@ -142,10 +176,24 @@ class Sessions:
     async def close(self) -> None:
         """Ends everything and closes the links."""
         tasks = [*self._hellos.values(), *self._followers.values()]
+        tasks += [self._raising] if self._raising else []
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await asyncio.gather(*(link.close() for link in self.links.values()))
+
+    def _send(self) -> None:
+        # A peer that hangs is greeted once at a time; what it is to be told is kept.
+        for peer, hello in self._gossip.outbox(self._hellos):
+            task = asyncio.create_task(self._greet(peer, hello))
+            self._hellos[peer] = task
+            task.add_done_callback(lambda _, peer=peer: self._greeted(peer))  # type: ignore[misc]
+
+    def _greeted(self, peer: str) -> None:
+        task = self._hellos.pop(peer)
+        if not task.cancelled():
+            task.result()
+            self.answer()
 
     async def _greet(self, peer: str, hello: peer_pb2.HelloRequest) -> None:
         try:
@@ -159,23 +207,51 @@ class Sessions:
         if peer in self._unanswered:
             self._unanswered.discard(peer)
             self._is_back(peer)
-        self._gossip.receive_hello(peer, reply, time.monotonic())
+        self._gossip.receive(peer, reply, time.monotonic())
         self.note_positions(peer, reply.positions)
 
     def _take_events(self) -> None:
         for event in self._gossip.events():
+            if (counter := COUNTED.get(type(event))) is not None:
+                counters.add(counter)
             if isinstance(event, (PeerUp, PeerRestarted)):
                 self._is_back(event.peer)
             if isinstance(event, StatementRejected):
                 why = f"statement refused: {event.detail} ({event.reason.value})"
                 self._refusals.refuse(event.peer, why, time.time())
-            elif isinstance(event, OwnVersionAhead):
+                continue
+            log.info("gossip: %s", event)
+            if isinstance(event, Quarantined):
                 self._on_problem(
-                    f"peer {event.peer} has a newer statement of ours ({event.version}) than we ever "
-                    "made: the epoch was lost with the disk; see docs/operations.md, old_epoch"
+                    f"peer {event.peer} is in quarantine ({event.reason.value}): {event.detail}; "
+                    "see docs/operations.md, quarantine"
                 )
-            else:
-                log.info("gossip: %s", event)
+            elif isinstance(event, OwnTwin):
+                self._on_problem(
+                    f"another process speaks for this group, in epoch {event.version.epoch}; peers do "
+                    "not believe this one: stop one of them"
+                )
+            elif isinstance(event, OwnVersionAhead) and event.proven and not self._is_raising():
+                self._raising = asyncio.create_task(self._raise_epoch(event))
+
+    def _is_raising(self) -> bool:
+        return self._raising is not None and not self._raising.done()
+
+    async def _raise_epoch(self, event: OwnVersionAhead) -> None:
+        """Peers have a later statement of ours than we made, so our epoch was lost: go on above it."""
+        try:
+            epoch = await asyncio.to_thread(self._above, event.version.epoch)
+            now = time.monotonic()
+            self._gossip.lead(epoch, os.urandom(BOOT_NONCE_BYTES), now, int(time.time() * 1000))
+        except (CoordinationError, ValueError) as error:
+            self._on_problem(f"peers have an epoch {event.version.epoch} of ours: {error}")
+            return
+        self._on_problem(
+            f"the epoch was lost: peer {event.peer} had our statement {event.version}; "
+            f"this group goes on in epoch {epoch}"
+        )
+        self._on_tick()
+        self.answer()
 
     def _is_back(self, peer: str) -> None:
         """The peer is heard anew: what failed before says little now, and nothing waits for its time.

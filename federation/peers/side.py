@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -34,11 +35,11 @@ class PeerSide:
 
     def heard(self, peer: str, hello: peer_pb2.HelloRequest) -> bool:
         """A hello that the serving process has heard. False: it is not believed."""
-        receipt = self.gossip.receive_hello(peer, hello, time.monotonic())
-        if receipt is Receipt.REJECTED:
-            return False
-        self.sessions.note_positions(peer, hello.positions)
-        return True
+        receipt = self.gossip.receive(peer, hello, time.monotonic())
+        believed = receipt is not Receipt.REJECTED
+        self.sessions.note_positions(peer, hello.positions if believed else ())
+        self.sessions.answer()
+        return believed
 
     def disbelieved(self, peer: str, reason: str, detail: str, count: int) -> None:
         """Hellos that the serving process did not believe.
@@ -49,8 +50,20 @@ class PeerSide:
         self.gossip.disbelieve(peer, Reason(reason), detail, count)
 
     def greeting(self) -> peer_pb2.HelloReply:
-        """What hellos are answered with."""
-        return self.gossip.reply()
+        """What hellos are answered with; empty while another gateway speaks for the group."""
+        return self.gossip.greeting().message or peer_pb2.HelloReply()
+
+    # For the command line
+
+    def release(self, peer: str) -> str:
+        """Takes a peer out of gossip's quarantine; what it was in it for, "" if it was not.
+
+        Raises:
+            KeyError: if there is no such peer.
+        """
+        reason = self.gossip.release(peer)
+        self.sessions.note_positions(peer, ())
+        return "" if reason is None else reason.value
 
 
 def peer_side(
@@ -58,6 +71,7 @@ def peer_side(
     member: Membership,
     epoch: int,
     *,
+    above: Callable[[int], int],
     guards: Guards,
     refusals: RefusalLog,
     on_problem: Callable[[str], None],
@@ -67,6 +81,7 @@ def peer_side(
 
     Args:
         epoch: durable, and never used by another process.
+        above: makes another such epoch, above one; blocks.
         guards: of all peers, with the memory that they share.
         on_problem: told what an operator has to know.
         on_tick: called when there is a new statement of ours.
@@ -81,6 +96,7 @@ def peer_side(
         gossip,
         member.sharing,
         config.limits,
+        above=above,
         refusals=refusals,
         on_problem=on_problem,
         on_tick=on_tick,
@@ -97,6 +113,7 @@ def _gossip(config: GroupFile, member: Membership, epoch: int) -> GossipEngine:
         epoch=epoch,
         boot_nonce=os.urandom(16),
         config=gossip_config(config.limits),
+        rng=random.Random(),
         now=time.monotonic(),
         wall_time_ms=int(time.time() * 1000),
     )
@@ -113,7 +130,6 @@ def _link(
         return gossip.pullable(peer.name, now)
 
     def epoch() -> int:
-        version = gossip.versions.get(peer.name)
-        return version.epoch if version else 0
+        return gossip.version_of(peer.name).epoch
 
     return PeerLink(peer, member.credentials, config.limits, guard=guard, alive=alive, epoch=epoch)

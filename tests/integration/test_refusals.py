@@ -75,13 +75,13 @@ def test_a_group_that_is_not_in_peering_toml(crowd: Federation) -> None:
         20,
         "evil to be told why",
     )
-    assert peer(crowd, "evil", "good")["state"] == "down"
+    assert peer(crowd, "evil", "good")["state"] == "unheard"
 
 
 def test_a_statement_signed_with_another_key(crowd: Federation) -> None:
     wait_for(lambda: refused(crowd, "west", "not signed by the key"), 20, "the refusal")
     assert "not signed by the key" in crowd.groups["good"].log("gateway")
-    assert peer(crowd, "good", "west")["state"] == "down"
+    assert peer(crowd, "good", "west")["state"] == "unheard"
 
 
 def test_a_gateway_of_another_name_than_expected(crowd: Federation) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
@@ -24,7 +25,8 @@ from federation.trust.diagnose import diagnose
 from federation.trust.handshakes import UNKNOWN_TLS, RefusalLog, StderrWatch
 from gossip.config import GossipConfig
 from gossip.engine import GossipEngine, Receipt
-from gossip.membership import PeerState, PeerUp, StatementRejected
+from gossip.events import PeerUp, StatementRejected
+from gossip.membership import PeerState
 from gossip.statement import Reason
 from moonmesh.v1 import peer_pb2
 from tests.support.credentials import Made
@@ -47,6 +49,7 @@ def gossip(credentials: Credentials, peering: Peering) -> GossipEngine:
         epoch=1,
         boot_nonce=bytes(16),
         config=GossipConfig.test(),
+        rng=random.Random(1),
         now=0.0,
     )
 
@@ -74,11 +77,11 @@ class East:
         except TrustError as error:
             self.refusals.record(error.where or "unknown", error.what, time.time())
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, error.what)
-        if self.engine.receive_hello(peer.name, request, 0.0) is Receipt.REJECTED:
+        if self.engine.receive(peer.name, request, 0.0) is Receipt.REJECTED:
             (event,) = [e for e in self.engine.events() if isinstance(e, StatementRejected)]
             self.refusals.record(peer.name, event.reason.value, time.time())
             await context.abort(grpc.StatusCode.UNAUTHENTICATED, event.reason.value)
-        return self.engine.reply()
+        return self.engine.reply_to(request)
 
     @contextlib.asynccontextmanager
     async def serving(self) -> AsyncIterator[East]:
@@ -160,10 +163,10 @@ async def test_peers_meet(made: Made, east: East) -> None:
 
     reply = await hello(east, credentials, out.hello)
 
-    assert west.receive_hello("east", reply, 0.0) is Receipt.ACCEPTED
+    assert west.receive("east", reply, 0.0) is Receipt.ACCEPTED
     assert west.events() == [PeerUp("east")]
     assert east.engine.events() == [PeerUp("west")]
-    assert east.engine.peer_state("west", 0.0) is PeerState.ALIVE
+    assert east.engine.peer_state("west") is PeerState.ALIVE
     said = await diagnose(east.address, credentials, "east", TIMEOUT)
     assert "the TLS handshake with east succeeds (TLSv1.3" in said
     assert "not one of trust" in said
@@ -187,6 +190,7 @@ async def test_a_peer_whose_statement_is_signed_by_another_key(made: Made, east:
         epoch=1,
         boot_nonce=bytes(16),
         config=GossipConfig.test(),
+        rng=random.Random(1),
         now=0.0,
     )
     (out,) = forger.outbox()
@@ -194,7 +198,7 @@ async def test_a_peer_whose_statement_is_signed_by_another_key(made: Made, east:
     assert error.details() == Reason.BAD_SIGNATURE.value
     (entry,) = east.refusals.entries()
     assert (entry.who, entry.reason) == ("west", "bad_signature")
-    assert east.engine.peer_state("west", 0.0) is PeerState.DOWN
+    assert east.engine.peer_state("west") is PeerState.UNHEARD
 
 
 async def test_a_client_by_another_ca(made: Made, east: East) -> None:

@@ -81,11 +81,11 @@ class Hearing:
         self._engine = engine
 
     def receive(self, peer: str, hello: peer_pb2.HelloRequest) -> bool:
-        receipt = self._engine.receive_hello(peer, hello, time.monotonic())
+        receipt = self._engine.receive(peer, hello, time.monotonic())
         return receipt is not Receipt.REJECTED
 
-    def reply(self) -> peer_pb2.HelloReply:
-        return self._engine.reply()
+    def reply(self, hello: peer_pb2.HelloRequest) -> peer_pb2.HelloReply:
+        return self._engine.reply_to(hello)
 
 
 class East:
@@ -148,6 +148,7 @@ def gossip(made: Made, own: str, *peers: str) -> GossipEngine:
         epoch=1,
         boot_nonce=bytes(16),
         config=GossipConfig.test(),
+        rng=random.Random(1),
         now=time.monotonic(),
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import random
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import TypeVar
@@ -28,7 +29,7 @@ from federation.identity import Envelope, block_digest
 from federation.transfer.frames import HEADER_BYTES, Block, Decoder
 from gossip.config import GossipConfig
 from gossip.engine import GossipEngine, Receipt
-from gossip.membership import StatementRejected
+from gossip.events import StatementRejected
 from gossip.statement import Reason
 from tests.support.credentials import Made
 
@@ -190,6 +191,7 @@ def west(tmp_path: Path) -> tuple[Speaker, GossipEngine]:
         epoch=1,
         boot_nonce=bytes(16),
         config=GossipConfig.test(),
+        rng=random.Random(1),
         now=0.0,
     )
     return Speaker(peering, credentials, epoch=3), east
@@ -198,7 +200,7 @@ def west(tmp_path: Path) -> tuple[Speaker, GossipEngine]:
 def judged(west: tuple[Speaker, GossipEngine], count: int) -> tuple[set[Receipt], set[Reason]]:
     """What east makes of the next hellos."""
     speaker, east = west
-    receipts = {east.receive_hello("west", speaker.reply(), 1.0 + i) for i in range(count)}
+    receipts = {east.receive("west", speaker.reply(), 1.0 + i) for i in range(count)}
     rejected = {e.reason for e in east.events() if isinstance(e, StatementRejected)}
     return receipts, rejected
 

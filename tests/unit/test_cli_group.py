@@ -50,6 +50,17 @@ GATEWAY: dict[str, Any] = {
             "views": [{"namespace": "demo", "blocks": 12, "age_s": 0.25}],
         },
         {"name": "north", "state": "down", "heard_ago_s": None, "views": []},
+        {
+            "name": "south",
+            "state": "alive",
+            "link": "not_heard",
+            "quarantine": {
+                "reason": "equivocation",
+                "detail": "two at [1.2]",
+                "for_s": 3.0,
+                "healed_by": "a valid statement of a higher epoch",
+            },
+        },
     ],
     "refused": [{"who": "mallory", "reason": "not in peering.toml", "count": 3}],
     "store": {"breaker": "closed", "outcomes": {"hit": 4}, "none": None},
@@ -129,7 +140,7 @@ def shown(report: GroupReport, gateway: dict[str, Any] | None, width: int = 140)
 
 
 def test_status_for_people() -> None:
-    text = shown(REPORT, GATEWAY)
+    text = shown(REPORT, GATEWAY, 160)
     lines = [" ".join(line.split()) for line in text.splitlines()]
     assert lines[0] == 'group "east" is degraded (supervisor pid 42)'
     assert "! store-0 is [dead]" in lines
@@ -140,6 +151,11 @@ def test_status_for_people() -> None:
         "[bold]certificate expired[/nonsense]"
     ) in lines
     assert "north - down - - - -" in lines
+    assert "south - alive, in quarantine, does not hear us - - - -" in lines
+    assert "! south is in quarantine for 3.0 s (equivocation): two at [1.2]" in text.replace(
+        "  !", "!"
+    )
+    assert "moonmesh peer release south" in text
     assert "mallory 3 not in peering.toml" in lines
     assert "store breaker closed, outcomes (hit 4)" in lines
     assert "! the listing is [old]" in lines

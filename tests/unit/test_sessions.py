@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Container
 from typing import Any
 
 import pytest
@@ -15,7 +15,18 @@ from federation.identity import Fingerprint
 from federation.peering import Sharing
 from federation.peers.sessions import Sessions
 from federation.trust.handshakes import RefusalLog
-from gossip.membership import Event, PeerRestarted, PeerSuspect, PeerUp
+from gossip.events import (
+    Event,
+    OwnTwin,
+    OwnVersionAhead,
+    PeerRestarted,
+    PeerSuspect,
+    PeerUp,
+    Quarantined,
+)
+from gossip.statement import Reason
+from gossip.version import Version
+from local_group.process_errors import CoordinationError
 from moonmesh.v1 import peer_pb2
 from tests.support.wait import wait_for_async
 
@@ -57,26 +68,48 @@ class FakeLink:
 class FakeGossip:
     def __init__(self) -> None:
         self.happened: list[Event] = []
+        self.mail: dict[str, peer_pb2.HelloRequest] = {}
+        self.led: list[int] = []
 
     def events(self) -> list[Event]:
         events, self.happened = self.happened, []
         return events
 
-    def receive_hello(self, *_: object) -> None:
+    def receive(self, *_: object) -> None:
         pass
+
+    def outbox(self, busy: Container[str]) -> list[tuple[str, peer_pb2.HelloRequest]]:
+        waiting = {p: hello for p, hello in self.mail.items() if p not in busy}
+        for peer in waiting:
+            del self.mail[peer]
+        return list(waiting.items())
+
+    def next_tick_at(self) -> float:
+        return float("inf")
+
+    def lead(self, epoch: int, *_: object) -> None:
+        self.led.append(epoch)
 
 
 class Bench:
     def __init__(self, **limits: Any) -> None:
         self.link, self.gossip = FakeLink(), FakeGossip()
+        self.problems: list[str] = []
+        self.disk_fails = False
         self.sessions = Sessions(
             [self.link],  # type: ignore[list-item]
             self.gossip,  # type: ignore[arg-type]
             Sharing({}, {"east": frozenset({FP})}),
             Limits(**limits),
+            above=self.above,
             refusals=RefusalLog(),
-            on_problem=lambda what: None,
+            on_problem=self.problems.append,
         )
+
+    def above(self, epoch: int) -> int:
+        if self.disk_fails:
+            raise CoordinationError("the disk is full")
+        return epoch + 1
 
     def hear(self, *events: Event) -> None:
         """A hello of the peer came in, and these are what gossip makes of it."""
@@ -147,3 +180,48 @@ async def test_close_ends_a_question_under_way() -> None:
     await bench.sessions.close()
     assert time.monotonic() - began < 1
     assert bench.sessions._questions == {}
+
+
+async def test_what_a_hanging_peer_is_to_be_told_waits_for_it() -> None:
+    bench = Bench()
+    answered = asyncio.Event()
+
+    async def hello(request: object, timeout: float, *, patient: bool) -> peer_pb2.HelloReply:
+        bench.link.patient.append(patient)
+        await answered.wait()
+        return peer_pb2.HelloReply()
+
+    bench.link.hello = hello  # type: ignore[method-assign]
+    for _ in range(2):
+        bench.gossip.mail["east"] = peer_pb2.HelloRequest()
+        bench.sessions.answer()
+        await asyncio.sleep(0)
+    assert (len(bench.link.patient), len(bench.gossip.mail)) == (1, 1)
+    answered.set()
+    await wait_for_async(lambda: len(bench.link.patient) == 2, 5, "the second")
+    await bench.sessions.close()
+
+
+async def test_a_lost_epoch_is_replaced_by_one_above_it() -> None:
+    bench = Bench()
+    bench.hear(OwnVersionAhead("east", Version(7, 9)))
+    assert bench.sessions._raising is None, "a claim proves nothing"
+    bench.disk_fails = True
+    bench.hear(OwnVersionAhead("east", Version(7, 9), proven=True))
+    await wait_for_async(lambda: bool(bench.problems), 5, "the problem")
+    assert "the disk is full" in bench.problems.pop()
+    bench.disk_fails = False
+    bench.hear(OwnVersionAhead("east", Version(7, 9), proven=True))
+    await wait_for_async(lambda: bench.gossip.led == [8], 5, "the new epoch")
+    await wait_for_async(lambda: bool(bench.problems), 5, "the word on it")
+    assert "goes on in epoch 8" in bench.problems[0]
+    await bench.sessions.close()
+
+
+async def test_what_an_operator_has_to_know_is_a_problem() -> None:
+    bench = Bench()
+    bench.hear(Quarantined("east", Reason.EQUIVOCATION, "two at 1.2"))
+    bench.hear(OwnTwin("east", Version(3, 4)))
+    first, second = bench.problems
+    assert "peer east is in quarantine (equivocation): two at 1.2" in first
+    assert "another process speaks for this group, in epoch 3" in second

@@ -11,7 +11,10 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from gossip.config import GossipConfig
 from gossip.statement import (
     DOMAIN,
+    REASON_CHARS_MAX,
+    Allowance,
     Health,
+    Load,
     Reason,
     Signed,
     Statement,
@@ -33,14 +36,18 @@ STATEMENT = Statement(
     wall_time_ms=1_700_000_000_000,
     health=Health.DEGRADED,
     health_reason="the master does not answer",
-    heard_from=("north", "west"),
+    not_heard_from=("north", "west"),
+    not_heard_more=1,
+    load=Load(2, 1000),
+    limits=Allowance(5000, 4),
 )
 
 # What is on the wire for STATEMENT and KEY. If this changes, gateways of two releases no longer
 # understand each other: then the format's version must change too.
 GOLDEN_BODY = bytes.fromhex(
     "0801120464656d6f1a0465617374200328073210000102030405060708090a0b0c0d0e0f3880d095ffbc31421e"
-    "0802121a746865206d617374657220646f6573206e6f7420616e737765724a056e6f7274684a0477657374"
+    "0802121a746865206d617374657220646f6573206e6f7420616e7377657252056e6f7274685204776573745801"
+    "6205080210e8076a050888271004"
 )
 
 
@@ -143,10 +150,10 @@ def test_a_second_key_is_believed_while_a_group_changes_its_key() -> None:
             signed_message(seq=(1 << 64) - 1), Reason.BEYOND_HEADROOM, "seq", id="wild seq"
         ),
         pytest.param(
-            signed_message(heard_from=[f"g{i}" for i in range(65)]),
+            signed_message(not_heard_from=[f"g{i}" for i in range(17)]),
             Reason.MALFORMED,
-            "65 groups; the limit is 64",
-            id="heard from too many",
+            "17 groups; the limit is 16",
+            id="too many not heard from",
         ),
     ],
 )
@@ -178,7 +185,7 @@ def test_a_peers_words_cannot_play_with_a_terminal() -> None:
     evil = replace(STATEMENT, health_reason="\x1b[2Jok\n" + "x" * 400)
     shown = believe(sign(evil, KEY, CONFIG)).health_reason
     assert shown.startswith("?[2Jok?x")
-    assert len(shown) == CONFIG.max_reason_chars
+    assert len(shown) == REASON_CHARS_MAX
     assert printable("plain", 3) == "pla"
 
 
@@ -186,10 +193,15 @@ def test_a_peers_words_cannot_play_with_a_terminal() -> None:
     ("change", "words"),
     [
         ({"hello_min_gap": 2.0}, "hello_min_gap"),
-        ({"suspect_after": 0.5}, "hello_interval < suspect_after < down_after"),
-        ({"down_after": 1.0}, "hello_interval < suspect_after < down_after"),
+        ({"suspect_floor": 0.5}, "hello_interval < suspect_floor"),
+        ({"suspect_ceiling": 2.0}, "suspect_floor <= suspect_ceiling"),
+        ({"down_after": 1.0}, "suspect_ceiling < down_after"),
+        ({"ask_after": 1.0}, "1 < ask_after < direct_after"),
+        ({"direct_after": 1.1}, "1 < ask_after < direct_after"),
+        ({"phi": 16.0}, "phi"),
+        ({"lead_after": 0.0}, "times"),
         ({"max_seq": 1 << 64}, "64 bits"),
-        ({"max_groups": 1000}, "max_vector_entries"),
+        ({"max_groups": 5000}, "max_vector_entries"),
         ({"max_events": 0}, "above 0"),
     ],
 )

@@ -145,9 +145,11 @@ class ReleasePeerRequest(_message.Message):
     def __init__(self, peer: _Optional[str] = ...) -> None: ...
 
 class ReleasePeerReply(_message.Message):
-    __slots__ = ("reason", "peers")
+    __slots__ = ("known", "reason", "peers")
+    KNOWN_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     PEERS_FIELD_NUMBER: _ClassVar[int]
+    known: bool
     reason: str
     peers: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, reason: _Optional[str] = ..., peers: _Optional[_Iterable[str]] = ...) -> None: ...
+    def __init__(self, known: bool = ..., reason: _Optional[str] = ..., peers: _Optional[_Iterable[str]] = ...) -> None: ...
