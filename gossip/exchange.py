@@ -196,7 +196,9 @@ class Exchange:
                 draft.relayed.setdefault(name, False)
             elif other.version < version:
                 lacking = True
-            elif other.signed is not None and marks.get(name, other.signed.mark) != other.signed.mark:
+            elif (
+                other.signed is not None and marks.get(name, other.signed.mark) != other.signed.mark
+            ):
                 # It says two things at once: in a full mesh each group hears one of them alone.
                 draft = draft or self._mail.to(entry.name)
                 draft.relayed[name] = True

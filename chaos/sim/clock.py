@@ -18,14 +18,14 @@ class Clock:
 
     def __init__(self) -> None:
         self.now = 0.0
-        self._heap: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
+        self._heap: list[tuple[float, int, Callable[..., object], tuple[Any, ...]]] = []
         self._order = 0
 
     def __len__(self) -> int:
         """Actions that are still to come."""
         return len(self._heap)
 
-    def at(self, when: float, action: Callable[..., None], *arguments: Any) -> None:
+    def at(self, when: float, action: Callable[..., object], *arguments: Any) -> None:
         """Calls `action` at `when`, or now if that has passed; equal times in the order of calls."""
         self._order += 1
         now = self.now

@@ -27,7 +27,7 @@ WARM_SECONDS: Final = 10.0
 SECONDS: Final = 30.0
 BODY: Final = bytes(120)
 """As long as a statement is."""
-KINDS: Final = {"request": peer_pb2.HelloRequest, "reply": peer_pb2.HelloReply}
+KINDS: Final[dict[str, Any]] = {"request": peer_pb2.HelloRequest, "reply": peer_pb2.HelloReply}
 
 Call = tuple[str, float, str, str, bytes]
 """Method, local time, peer, kind of the message, its bytes."""
@@ -166,7 +166,7 @@ def _replay(recording: Recording) -> Cost:
 def _run(engine: GossipEngine, calls: list[Call]) -> tuple[int, int, int]:
     """Makes the calls: nanoseconds of the engine, and of the codec, and statements that came."""
     began = time.thread_time_ns()
-    messages = [KINDS[kind].FromString(raw) if kind else None for *_, kind, raw in calls]
+    messages: list[Any] = [KINDS[kind].FromString(raw) if kind else None for *_, kind, raw in calls]
     codec = time.thread_time_ns() - began
     out: list[Any] = []
     began = time.thread_time_ns()
