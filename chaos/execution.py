@@ -18,7 +18,7 @@ from chaos.load.spec import Audit, LoadSpec, Totals
 from chaos.monitor import CpuMeter, Monitor
 from chaos.record import MOMENT_S, PROBE, SETTLED_S, Pass, Record
 from chaos.scenario import Burn, Hostile, Scenario, Step, Workload
-from chaos.timeline import TimeLine, jitter
+from chaos.timeline import JITTER_S, TimeLine, jitter
 from chaos.topology import Stage
 from federation.cli.health import ask_purge
 from federation.identity import Envelope
@@ -30,14 +30,14 @@ QUIET_S = 3.0
 SPARE_CHAINS = 6
 """Fresh chains beyond what the rates need."""
 SETTLE_S = 15.0
-START_S = 0.2
+START_S = 0.1
 """From the command to start to the first call: engines start together."""
 PREPARE_S = 60.0
 NOTABLE_CORES = 0.02
 """A process that used less than this more under the fault gets no burner."""
-AFTERWARDS_S = 0.3
-PURGE_GRACE_S = 5.0
+AFTERWARDS_S = 0.1
 """How long the load goes on once peer hits are back."""
+PURGE_GRACE_S = 5.0
 
 Say = Callable[[str], None]
 
@@ -55,7 +55,7 @@ async def execute(
         ChaosError: it could not be run.
     """
     record = Record(scenario, seed, base_rss=dict(stage.base_rss))
-    if scenario.steps and sum(map(len, stage.quiet)) < QUIET_CALLS:
+    if wants_quiet(scenario, stage.quiet):
         say("the load, with nothing broken")
         calm = Scenario(
             name="quiet",
@@ -86,6 +86,17 @@ async def execute(
         )
     record.leftovers = _leftovers(stage, run)
     return record
+
+
+def wants_quiet(scenario: Scenario, quiet: Sequence[Sequence[float]]) -> bool:
+    """Whether reads have to be timed with nothing broken: a fault is compared with them, and there are few.
+
+    Args:
+        quiet: their latencies so far, in stretches.
+    """
+    local = scenario.invariants.local_p99
+    compared = bool(scenario.steps) and local.off is None and not local.burner_rounds
+    return compared and sum(map(len, quiet)) < QUIET_CALLS
 
 
 async def _pass(
@@ -146,17 +157,26 @@ async def _pass(
     problems = await stage.problems_until_none(scenario.invariants.healthy.within_s)
     record.healthy_s = max(record.healthy_s, time.monotonic() - began)
     record.problems += problems
-    audits = await asyncio.gather(*(e.do("audit", PREPARE_S) for e in engines.values()))
+    # Where blocks may be lost, there is nothing to ask for once more.
+    again = scenario.invariants.acknowledged.off is None
+    audits = await asyncio.gather(
+        *(e.do("audit", PREPARE_S, again=again) for e in engines.values())
+    )
     for name, answer in zip(engines, audits, strict=True):
         one.audits[name] = Audit.model_validate(answer["audit"])
 
 
 async def _until_end(stage: Stage, scenario: Scenario, one: Pass) -> None:
     """Waits for the end of the load: where all that is waited for is peer hits, they end it."""
-    returns = scenario.invariants.returns
+    returns, owners = scenario.invariants.returns, scenario.returning
     while (left := one.end - time.monotonic()) > 0:
-        groups = stage.topology.groups
-        if returns and all(one.returned(g, returns.chains) is not None for g in groups):
+        groups = one.asking(stage.topology.groups, owners)
+        if (
+            returns is not None
+            and returns.off is None
+            and groups
+            and all(one.returned(g, returns.chains, owners) is not None for g in groups)
+        ):
             await asyncio.sleep(min(left, AFTERWARDS_S))
             return
         await asyncio.sleep(min(left, 0.1))
@@ -200,13 +220,19 @@ def _load(stage: Stage, scenario: Scenario, name: str, tag: str, seed: int) -> L
     # A hostile peer's chains are asked for by its target alone: another group that missed them would
     # write them, and then hold them.
     owners = tuple(o for o in (work.peer_owners or groups) if o in {*groups, *guests} - {name})
-    rate = max(work.peer_rate / max(1, len(owners)), work.guest_rate)
+    later, window = work.afterwards, scenario.window
+    after_s = window[1] + JITTER_S if later and window else None
+    usual_s = work.seconds if after_s is None else min(after_s, work.seconds)
+    reads = work.peer_rate * usual_s
+    if later is not None:
+        reads += later.peer_rate * (work.seconds - usual_s)
+    fresh = max(reads / max(1, len(owners)), work.guest_rate * work.seconds)
     return LoadSpec(
         tag=tag,
         seed=seed,
         blocks=work.blocks,
         local_chains=work.local_chains,
-        fresh_chains=int(rate * work.seconds) + SPARE_CHAINS,
+        fresh_chains=int(fresh) + SPARE_CHAINS,
         local_rate=work.local_rate,
         peer_rate=work.peer_rate,
         peer_owners=owners,
@@ -216,6 +242,9 @@ def _load(stage: Stage, scenario: Scenario, name: str, tag: str, seed: int) -> L
         guest_owners=guests,
         deadline_ms=work.deadline_ms,
         peer_deadline_ms=work.peer_deadline_ms,
+        after_s=after_s,
+        after_peer_rate=later.peer_rate if later else work.peer_rate,
+        after_peer_deadline_ms=later.peer_deadline_ms if later else work.peer_deadline_ms,
         peer_threads=work.peer_threads,
         writes_back=work.writes_back,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from chaos.invariants.comparison import compare
+from chaos.invariants.comparison import Compared
 from chaos.invariants.judge import cap_bytes
 from chaos.record import Record
 
@@ -12,11 +12,12 @@ IN_TIME_MS = 10.0
 """How far beyond its deadline a read of a frozen peer may return."""
 
 
-def figures(record: Record, limits: dict[str, Any]) -> dict[str, Any]:
+def figures(record: Record, limits: dict[str, Any], compared: Compared) -> dict[str, Any]:
     """All figures of a run, for its JSON report.
 
     Args:
         limits: `[limits]` of the groups, as they ran.
+        compared: the local reads of this record.
     """
     topology = record.scenario.topology
     during = [s for group in topology.groups for s in record.fault.during(group, "peer")]
@@ -37,14 +38,12 @@ def figures(record: Record, limits: dict[str, Any]) -> dict[str, Any]:
         "scheduling_ms_max": max((t.scheduling_ms_max for _, t in record.totals()), default=0.0),
         "gateway_rss_growth_max": growth,
         "gateway_memory_of_cap": round(growth / cap, 3),
-        "local_p99": _local_p99(record),
+        "local_p99": _local_p99(compared),
         "books": record.books,
     }
 
 
-def _local_p99(record: Record) -> dict[str, Any]:
-    p = record.scenario.invariants.local_p99
-    found = compare(record, p.ratio, p.plus_ms)
+def _local_p99(found: Compared) -> dict[str, Any]:
     return {
         "against": found.against,
         "fault_ms": found.fault_ms,

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import psutil
 
+from chaos.invariants.bounds import held
 from chaos.record import Usage
 from chaos.topology import Stage
 
@@ -52,7 +53,9 @@ class Monitor:
     async def __aexit__(self, *_: object) -> None:
         for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for ended in await asyncio.gather(*self._tasks, return_exceptions=True):
+            if isinstance(ended, Exception):
+                raise ended  # what was not looked at must not count as well
 
     async def _look_often(self) -> None:
         while True:
@@ -75,12 +78,13 @@ class Monitor:
     async def _ask_often(self) -> None:
         while True:
             for name, status in (await self._stage.statuses()).items():
-                staging = status.get("staging", {})
-                held = int(staging.get("bytes", 0)) + int(staging.get("reserved", 0))
-                self._usage[name].staging = max(self._usage[name].staging, held)
-                most = self._usage[name].guards
-                for number, value in guard_numbers(status):
-                    most[number] = max(most.get(number, value), value)
+                usage = self._usage[name]
+                for most, seen in (
+                    (usage.guards, guard_numbers(status)),
+                    (usage.held, held(status)),
+                ):
+                    for number, value in seen:
+                        most[number] = max(most.get(number, value), value)
             await asyncio.sleep(self._status_s)
 
 
@@ -88,6 +92,8 @@ def guard_numbers(status: dict[str, Any]) -> Iterator[tuple[str, float]]:
     """`peer.direction.name` and value, of every number that a gateway's guards show."""
     for peer in status.get("peers", []):
         for direction, shown in peer.get("guards", {}).items():
+            if shown is None:
+                continue  # a serving process that has told nothing yet
             calls = shown.get("open", {})
             counts = {f"open_{kind}": n for kind, n in calls.items()} | {
                 "open": sum(calls.values())

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +29,12 @@ class Usage:
     """Resident bytes, its child processes included."""
     descriptors: int = 0
     threads: int = 0
-    staging: int = 0
-    """Bytes in staging and reserved for it."""
     seen: int = 0
     """Times it was looked at."""
     guards: dict[str, float] = field(default_factory=dict)
     """The numbers that its guards show in `status`: `peer.direction.name` to the most of each."""
+    held: dict[str, float] = field(default_factory=dict)
+    """The most of each row of `chaos.invariants.bounds.BOUNDS` that its `status` showed."""
 
 
 @dataclass
@@ -83,11 +83,18 @@ class Pass:
                 found.setdefault(int((s.at - begin) / STRETCH_S), []).extend(waited)
         return list(found.values())
 
-    def returned(self, group: str, chains: int) -> float | None:
-        """Seconds from the end of the fault to the first of so many chains in a row that were read whole
-        from a peer; None if there are none."""
+    def asking(self, groups: Iterable[str], owners: Collection[str]) -> list[str]:
+        """Those of the groups that asked for chains of these owners."""
+        return [g for g in groups if any(s.owner in owners for s in self.of(g, "peer"))]
+
+    def returned(self, group: str, chains: int, owners: Collection[str]) -> float | None:
+        """Seconds from the end of the fault to the first of so many chains of these owners in a row
+        that were read whole from a peer; None if there are none. Chains of others, between them, count
+        neither way: a hostile peer's are never read whole.
+        """
         run: list[Sample] = []
-        for sample in sorted(s for s in self.of(group, "peer") if s.at >= self.fault_end):
+        after = (s for s in self.of(group, "peer") if s.at >= self.fault_end and s.owner in owners)
+        for sample in sorted(after):
             run = [*run, sample] if sample.misses == 0 and sample.peer else []
             if len(run) == chains:
                 return run[0].at + run[0].ms / 1000 - self.fault_end
@@ -136,7 +143,7 @@ class Record:
 
     def write(self, folder: Path, name: str) -> None:
         """Everything, to look into what happened: every call, a line each with its second on the time
-        line, and what the gateways said at the end."""
+        line, what the gateways said at the end, and the most that each used."""
         with (folder / f"{name}.calls.jsonl").open("w") as file:
             for number, one in enumerate(self.passes):
                 for group in one.samples:
@@ -145,6 +152,8 @@ class Record:
                         row["at"] = round(sample.at - one.begin, 4)
                         file.write(json.dumps(row) + "\n")
         (folder / f"{name}.status.json").write_text(json.dumps(self.statuses, indent=1))
+        used = [{g: asdict(u) for g, u in one.usage.items()} for one in self.passes]
+        (folder / f"{name}.usage.json").write_text(json.dumps(used, indent=1))
 
     def verified_bytes(self) -> int:
         """Bytes that were derived again and compared."""

@@ -18,6 +18,7 @@ from chaos.cleanup import FOLDER_PREFIX, MARK, Run, clean_up
 from chaos.errors import ChaosError
 from chaos.execution import execute
 from chaos.figures import figures
+from chaos.invariants.comparison import compare
 from chaos.invariants.judge import judge
 from chaos.invariants.verdict import Verdict
 from chaos.layout import BASE_LIMITS
@@ -269,10 +270,11 @@ class Runner:
                     stage, scenario, seed, f"r{self._tags}", run, self._progress.say
                 )
             limits = {**BASE_LIMITS, **stage.topology.limits}
-            result.verdicts = judge(record, limits)
+            compared = compare(record)
+            result.verdicts = judge(record, limits, compared)
             if self._keep or not result.held:
                 record.write(stage.folder, f"{self._tags}-{scenario.name}")
-            result.figures = figures(record, limits)
+            result.figures = figures(record, limits, compared)
         except asyncio.TimeoutError:
             result.error = f"it took longer than its budget of {scenario.budget_s:g} s"
         except (MoonmeshError, OSError) as error:

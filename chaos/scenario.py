@@ -65,6 +65,13 @@ class Topology(Section):
         return self.model_dump_json()
 
 
+class Afterwards(Section):
+    """How chains of peers are read once all faults are undone."""
+
+    peer_rate: Annotated[float, Field(strict=False, gt=0, le=1000)] = 10.0
+    peer_deadline_ms: Annotated[int, Field(ge=5, le=10_000)] = 500
+
+
 class Workload(Section):
     """What the engines do while the time line runs. Rates are calls a second of each engine."""
 
@@ -93,6 +100,9 @@ class Workload(Section):
     """Of reads of local chains, of writes and of exists."""
     peer_deadline_ms: Annotated[int, Field(ge=5, le=10_000)] = 500
     """Of reads of chains of peers."""
+    afterwards: Afterwards | None = None
+    """None: as before. For loads under which no peer answers in time, broken or not: peer hits that
+    return could not be seen."""
 
     @property
     def usual(self) -> bool:
@@ -229,12 +239,20 @@ class Scenario(Section):
             _check_one_of(peak.peer, groups | hostile, "invariants.peaks: peer")
         for booked in wanted.books:
             _check_one_of(booked.name, hostile, "invariants.books: name")
+        for owner in (wanted.returns and wanted.returns.owners) or ():
+            _check_one_of(owner, groups, "invariants.returns: owners")
         if wanted.leased is not None:
             _check_one_of(wanted.leased.name, hostile, "invariants.leased: name")
         if wanted.contained is not None:
             _check_one_of(wanted.contained.group, groups, "invariants.contained: group")
             everyone = groups | hostile
             _check_one_of(wanted.contained.origin, everyone, "invariants.contained: origin")
+
+    @property
+    def returning(self) -> tuple[str, ...]:
+        """Whose chains are to be read from peers again after the fault: no hostile peer's."""
+        wanted = self.invariants.returns
+        return (wanted and wanted.owners) or self.topology.groups
 
     @property
     def window(self) -> tuple[float, float] | None:

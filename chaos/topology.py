@@ -71,6 +71,10 @@ class Stage:
         self._set: GroupSet | None = None
         self._epochs = 0
         self.hostile: dict[str, Helper] = {}
+        """The hostile peers that are in their places."""
+        self._resting: dict[str, Helper] = {}
+        """Programs of hostile peers that are in nobody's way until their place is taken again: by a peer
+        that need not be started then, which takes a second of CPU."""
 
     # Up and down
 
@@ -82,9 +86,11 @@ class Stage:
         """
         write(self.topology, self.network, self.folder)
         log = self.folder / "peer-init.log"
-        if await moonmesh("peer", "init", str(self.folder), log=log, timeout=60) != 0:
+        code, _ = await asyncio.gather(
+            moonmesh("peer", "init", str(self.folder), log=log, timeout=60), self.network.up()
+        )
+        if code != 0:
             raise ChaosError(f"moonmesh peer init failed:\n{last_lines(log)}", where=str(log))
-        await self.network.up()
         configs = [self.folder / name / "group.toml" for name in self.topology.groups]
         inside = {name: self.network.inside(name) for name in self.topology.groups}
         self._set = GroupSet(configs, self.folder, self._say, stop, inside)
@@ -124,9 +130,10 @@ class Stage:
 
     async def down(self) -> list[str]:
         """Stops everything; what could not be stopped or removed."""
-        for helper in list(self.hostile.values()):
-            await helper.stop()
+        helpers = [*self.hostile.values(), *self._resting.values()]
+        await asyncio.gather(*(helper.stop() for helper in helpers))
         self.hostile.clear()
+        self._resting.clear()
         self.thaw()
         await asyncio.gather(*(engine.end() for engine in self.everyone().values()))
         self.engines, self.probe = {}, None
@@ -204,7 +211,8 @@ class Stage:
     def processes(self) -> list[psutil.Process]:
         """Everything of the topology but the engines."""
         found: list[psutil.Process] = []
-        pids = [helper.pid for helper in self.hostile.values()] + self.network.pids + self.burners
+        helpers = [*self.hostile.values(), *self._resting.values()]
+        pids = [helper.pid for helper in helpers] + self.network.pids + self.burners
         for name in self.topology.groups:
             with contextlib.suppress(ChaosError):
                 for child in self.state(name).children.values():
@@ -222,7 +230,7 @@ class Stage:
             with contextlib.suppress(psutil.Error):
                 os.kill(process.pid, signal.SIGCONT)
 
-    async def start_hostile(self, step: Hostile, load: dict[str, Any]) -> Helper:
+    async def start_hostile(self, step: Hostile, load: dict[str, Any]) -> None:
         """Puts a hostile peer in its place, asleep.
 
         Args:
@@ -237,29 +245,33 @@ class Stage:
         file = self.folder / f"claims-{step.name}.json"
         file.write_text(json.dumps(claims))
         port = self.network.places.peers_port(step.name)
-        helper = await Helper.start(
+        arguments = [
+            f"--config={self.folder / step.name / 'peering.toml'}",
+            f"--listen={self.network.listen(step.name)}:{port}",
+            f"--behaviour={step.answer}",
+            f"--attack={step.attack}",
+            f"--statements={step.statements}",
+            f"--catalog={step.catalog}",
+            f"--target={step.target}",
+            f"--load={file}",
+            f"--epoch={self._epochs}",
+            f"--lease-ms={self.topology.lease_ttl_ms}",
+            # The default is twice a lease of 10 s; here the pool is small and the time short.
+            f"--pin-seconds={self.topology.lease_ttl_ms / 20_000}",
+        ]
+        first = {"arguments": arguments}
+        if (helper := self._resting.pop(step.name, None)) is not None:
+            self.hostile[step.name] = helper
+            await helper.again(first)
+            return
+        self.hostile[step.name] = await Helper.start(
             "chaos.hostile.peer",
-            [
-                "-c", str(self.folder / step.name / "peering.toml"),
-                f"--listen={self.network.listen(step.name)}:{port}",
-                f"--behaviour={step.answer}",
-                f"--attack={step.attack}",
-                f"--statements={step.statements}",
-                f"--catalog={step.catalog}",
-                f"--target={step.target}",
-                f"--load={file}",
-                f"--epoch={self._epochs}",
-                f"--lease-ms={self.topology.lease_ttl_ms}",
-                # The default is twice a lease of 10 s; here the pool is small and the time short.
-                f"--pin-seconds={self.topology.lease_ttl_ms / 20_000}",
-                "--asleep",
-            ],
+            ["--lives"],
             f"the hostile peer {step.name}",
             self.folder / f"hostile-{step.name}.log",
+            first=first,
             inside=self.network.inside(step.name),
-        )  # fmt: skip
-        self.hostile[step.name] = helper
-        return helper
+        )
 
     async def wait_for_contact(self, step: Hostile) -> None:
         """Waits until the target hears a hostile peer, and has what it claims.
@@ -287,11 +299,14 @@ class Stage:
         helper = self.hostile.pop(name, None)
         if helper is None:
             return {}
-        said = await helper.stop()
-        with contextlib.suppress(ValueError, IndexError):
-            books = json.loads(said[-1])
-            return books if isinstance(books, dict) else {}
-        return {}
+        self._resting[name] = helper  # at once: `down` finds it there, should this be cancelled
+        try:
+            *_, books, _ok = await helper.rest()
+            return dict(json.loads(books))
+        except (ChaosError, ValueError, TypeError):
+            del self._resting[name]
+            await helper.stop()
+            return {}
 
     # How it is
 

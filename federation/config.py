@@ -17,15 +17,12 @@ from pydantic import (
 )
 
 from federation.identity import Envelope, Fingerprint
+from federation.limits_config import Limits
 from local_group.config import (
-    GIB,
-    KIB,
-    MIB,
     GroupConfig,
     Host,
     check_host,
     explain,
-    parse_size,
     read_toml,
     resolve_path,
 )
@@ -36,12 +33,6 @@ PEERS_MAX = 63
 """Peers of one group: the hellos of a full mesh grow with the square of the groups."""
 NAMESPACES_MAX = 256
 """Namespaces of one group: each costs a log, a subscription per peer and a row in `status`."""
-SERVING_OWN_BYTES = 192 * MIB
-"""What a serving process uses without any block (measured: 140 MiB)."""
-SERVING_BYTES_PER_BLOCK = 640
-"""What it uses for each block with a key of at most 100 bytes (measured: 555)."""
-SERVING_KEY_BYTES = 100
-"""Bytes of a key that are in that; a longer one takes up room of other blocks."""
 
 
 class GatewayConfig(BaseModel):
@@ -75,238 +66,6 @@ class GatewayConfig(BaseModel):
                 "credentials that peering.toml names"
             )
         return self
-
-
-_LEASE_MS_MAX = 3_600_000
-
-
-def _count(low: int, high: int) -> Any:
-    return Field(ge=low, le=high)
-
-
-_Bytes = BeforeValidator(parse_size)
-
-
-class Limits(BaseModel):
-    """Bounds of one gateway. Sizes are bytes (or text such as "64 MiB"), times are ms."""
-
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True
-    )
-
-    # Requests
-    engine_request_keys_max: Annotated[int, _count(1, 65_536)] = 4096
-    """Keys in one request of an engine. A million-token prompt at 256 tokens a block."""
-    peer_request_keys_max: Annotated[int, _count(1, 65_536)] = 4096
-    """Keys in one request of a peer: what one check at the owner's master costs (10k: 28 ms)."""
-    key_bytes_max: Annotated[int, _count(64, 8192)] = 1024
-    """Bytes of one key. Engines' keys have 60 to 300; a longer one is refused with its request."""
-    block_bytes_max: Annotated[int, _Bytes, _count(4 * KIB, GIB)] = 64 * MIB
-    """Bytes of one block. It is held whole in staging and in the owner's buffer."""
-    message_bytes: Annotated[int, _Bytes, _count(64 * KIB, 4 * MIB)] = MIB
-    """Bytes of one message of a bulk stream. Measured: 1 MiB is the fastest over gRPC."""
-    control_message_bytes_max: Annotated[int, _Bytes, _count(64 * KIB, 16 * MIB)] = MIB
-    """Bytes of a control message; a larger one is refused before it is parsed."""
-
-    # Memory and its use
-    staging_bytes: Annotated[int, _Bytes, _count(16 * MIB, 1024 * GIB)] = 256 * MIB
-    """Bytes of staging, where pulled blocks land. Two blocks at least. Full: what does not
-    fit is a miss."""
-    staging_hold_ms: Annotated[int, _count(100, _LEASE_MS_MAX)] = 10_000
-    """ms for which a landed block is held: at least `master.lease_ttl_ms`, since engines are told that
-    it exists."""
-    bounce_bytes: Annotated[int, _Bytes, _count(16 * MIB, 64 * GIB)] = 128 * MIB
-    """Bytes of the gateway's bounce buffers: memory of its own for Mooncake calls with a deadline, so
-    that an overdue call touches nobody else's. One block at least."""
-    admission_queue_blocks: Annotated[int, _count(1, 1_000_000)] = 4096
-    """Blocks that have landed and wait to be put into the local Mooncake; more are not admitted, and a
-    later miss pulls them again."""
-    report_batch_max: Annotated[int, _count(1, 65_536)] = 4096
-    """Blocks in one report of what an engine wrote; a larger report is refused."""
-
-    # Pulls and serves
-    pulls_per_peer: Annotated[int, _count(1, 256)] = 8
-    """Streams open to one peer. Enough to fill a link, few enough to leave others room."""
-    serves_per_peer: Annotated[int, _count(1, 256)] = 8
-    """Streams open from one peer; one more is refused, not queued."""
-    serve_window_bytes: Annotated[int, _Bytes, _count(64 * KIB, GIB)] = 8 * MIB
-    """Bytes that one serve copies from Mooncake at a time: what a lease has to cover."""
-    pull_timeout_ms: Annotated[int, _count(10, 600_000)] = 10_000
-    """ms after which a pull ends whatever its caller's deadline was: nothing waits for ever."""
-    background_pull_ms: Annotated[int, _count(10, 600_000)] = 5_000
-    """ms that a pull goes on without a waiting engine, so that the next ask finds the blocks."""
-
-    # Catalogs and holdings
-    catalog_wait_ms: Annotated[int, _count(10, 60_000)] = 10_000
-    """ms for which the owner holds a catalog request that has nothing new (a long poll)."""
-    catalog_linger_ms: Annotated[int, _count(0, 10_000)] = 50
-    """ms for which changes are gathered before they are sent: fewer, fuller messages."""
-    catalog_page_entries: Annotated[int, _count(16, 1_000_000)] = 65_536
-    """Entries in one page of a catalog; 8 bytes each, so 512 KiB below the message limit."""
-    view_blocks_per_peer: Annotated[int, _count(1000, 100_000_000)] = 4_000_000
-    """Blocks in the view of one peer, all namespaces. Above: the view is cut, pulls miss."""
-    holdings_blocks: Annotated[int, _count(1000, 100_000_000)] = 4_000_000
-    """Blocks of this group that are tracked. Above: the rest is not offered to peers. A key above 100 bytes
-    counts for more than one block where it is offered: 1,024 bytes for 2.5."""
-    log_entries: Annotated[int, _count(1024, 16_777_216)] = 262_144
-    """Changes in a holdings log. A peer that is further behind takes a new snapshot."""
-    listing_interval_ms: Annotated[int, _count(100, 3_600_000)] = 30_000
-    """ms between key listings of the master, which take evicted blocks out of the holdings."""
-    listing_soonest_ms: Annotated[int, _count(100, 3_600_000)] = 1_000
-    """ms between two listings at least: one is made before its time when serves find most blocks gone, as
-    after a restart of the master, so that peers are told at once."""
-    listing_bytes_max: Annotated[int, _Bytes, _count(MIB, 16 * GIB)] = 256 * MIB
-    """Bytes of one key listing; 100,000 keys of 88 bytes are 8.8 MB. A longer one is not used."""
-    journal_bytes_max: Annotated[int, _Bytes, _count(MIB, 1024 * GIB)] = GIB
-    """Bytes on disk of the provenance journal. Full: nothing more is admitted."""
-
-    # The serving process
-    serving_memory: Annotated[int, _Bytes, _count(256 * MIB, 1024 * GIB)] = 4 * GIB
-    """Bytes of memory in use by the process that serves peers; above, it is killed and started again. It
-    needs 192 MiB, its own `bounce_bytes`, and 640 a block of `holdings_blocks`; the rest is what peers
-    can make it use."""
-    serving_descriptors: Annotated[int, _count(256, 1_048_576)] = 1024
-    """Descriptors (files and connections) open in that process: two connections a peer, 8 to each store,
-    40 of its own. What is left is no reservation: connections of strangers, who only connect, count as
-    well and can use all of it up. Peers then cannot connect anew until some of those end; engines, and
-    pulls of our own, go on."""
-    serving_nice: Annotated[int, _count(0, 19)] = 5
-    """Steps of niceness of that process: where CPU is short, 5 leave it a third of what the gateway
-    gets."""
-    serving_silence_ms: Annotated[int, _count(500, 600_000)] = 2_000
-    """ms without an answer to its gateway, pinged every 250, after which it is killed and started
-    again. Longer than anything it does in one go."""
-
-    # Peers
-    hop_limit: Annotated[int, _count(1, 1)] = 1
-    """Groups that a block may cross. 1: what was pulled is not offered onward."""
-    hello_interval_ms: Annotated[int, _count(50, 60_000)] = 1_000
-    """ms between hellos to each peer. A peer is suspect after 3 to 6 of them without news, down after 12, so
-    a shorter one notices sooner and costs more."""
-    interest_minutes: Annotated[int, _count(1, 10_080)] = 30
-    """Minutes after its last use for which a namespace stays subscribed at peers: what nobody here uses
-    costs nothing."""
-    peer_breaker_failures: Annotated[int, _count(1, 1000)] = 5
-    """Failures among the last 20 pulls (or this many, if it is more) that open a peer's breaker: then
-    nothing is pulled from it for a while."""
-    peer_breaker_open_ms: Annotated[int, _count(10, 600_000)] = 1_000
-    """ms for which a breaker first stays open; doubled with each probe that fails, up to 10 s (or this,
-    if it is more)."""
-
-    peer_redial_ms: Annotated[int, _count(20, 60_000)] = 100
-    """ms after which a connection to a peer that was refused or lost is tried again; longer after each
-    that fails, up to `peer_redial_max_ms`."""
-    peer_redial_max_ms: Annotated[int, _count(20, 600_000)] = 500
-    """ms between two such tries, at most: how long a peer that is back may go unnoticed. A try that is
-    refused costs a packet each way."""
-    peer_connect_ms: Annotated[int, _count(100, 60_000)] = 2_000
-    """ms that one try may take, TLS included: several round trips, and one packet lost on the way."""
-    peer_connection_ms: Annotated[int, _count(1000, 86_400_000)] = 600_000
-    """ms after which a connection from a peer is closed, less or more 10 %, and the peer makes another: the
-    end of calls whose peer never reads, which hold its places and which nothing else can end."""
-    peer_unheard_ms: Annotated[int, _count(500, 600_000)] = 2_000
-    """ms for which nothing that was sent is acknowledged, after which a connection is given up and made
-    anew. TCP alone would take as long again to notice that a line works as it was cut."""
-
-    # Guards, per peer and direction: docs/limits.md
-    peer_requests_open: Annotated[int, _count(8, 65_536)] = 1024
-    """Calls of all kinds open to one peer, and from one: a long poll for each of 256 namespaces, twice,
-    and the streams, with room to spare."""
-    peer_requests_per_s: Annotated[int, _count(1, 1_000_000)] = 2000
-    """Requests a second (pulls and catalog questions) to one peer, and from one; a second's worth may
-    come at once. About what one core can answer."""
-    peer_hellos_per_s: Annotated[int, _count(1, 10_000)] = 50
-    """Hellos a second from one peer, and to one: the most that `hello_interval_ms` allows is 20, and a
-    signature is checked for each."""
-    peer_bytes_per_s: Annotated[int, _Bytes, _count(4 * MIB, 1024 * GIB)] = GIB
-    """Bytes of blocks a second from one peer, and to one. A stream that is faster is slowed down. Set it
-    to the share of your line that a peer may have."""
-    peer_catalog_bytes_per_s: Annotated[int, _Bytes, _count(MIB, GIB)] = 32 * MIB
-    """Bytes of catalogs a second to one peer, and from one: a snapshot of four million blocks. Making one
-    takes a core a quarter of a second."""
-    peer_catalog_bytes: Annotated[int, _Bytes, _count(MIB, 16 * GIB)] = 64 * MIB
-    """Bytes of catalog answers under way from one peer: twice a snapshot of `view_blocks_per_peer`. What
-    goes on beyond it is no catalog, and is cut off."""
-    peer_shared_percent: Annotated[int, _count(0, 90)] = 50
-    """Percent of staging, and of the bounce buffers, for whichever peer comes first. The rest is split
-    evenly and kept for each: no peer can take the room of another."""
-    peer_leased_percent: Annotated[int, _count(1, 100)] = 2
-    """Percent of the pool that reads for one peer may hold under lease, and so keep from eviction."""
-    peer_leased_bytes_min: Annotated[int, _Bytes, _count(MIB, 1024 * GIB)] = 64 * MIB
-    """Bytes that reads for one peer may hold under lease in a pool whose `peer_leased_percent` is less;
-    at most an eighth of the pool."""
-    peer_retry_percent: Annotated[int, _count(0, 100)] = 10
-    """Percent of the pulls from a peer that may be retries of what another did not send; beyond it the
-    engine computes. Else one peer's outage is the next one's flood."""
-    peer_retries_few: Annotated[int, _count(1, 10_000)] = 20
-    """Retries that may be made in any case, so that a quiet peer can be a second choice."""
-    peer_slow_ms: Annotated[int, _count(10, 600_000)] = 2_000
-    """ms after which a pull that ended well is looked at: below `peer_slow_bytes_per_s` it counts as
-    a failure."""
-    peer_slow_bytes_per_s: Annotated[int, _Bytes, _count(KIB, GIB)] = 64 * KIB
-    """Bytes a second below which a long pull is of no use: engines compute faster than that."""
-    peer_stall_ms: Annotated[int, _count(50, 600_000)] = 3_000
-    """ms for which nothing may move on a stream of blocks, either way. An owner whose own Mooncake hangs
-    needs up to 2 s to say so."""
-    peer_silence_ms: Annotated[int, _count(20, 60_000)] = 300
-    """ms without a byte of any answer of a peer, after which a pull whose caller's deadline has passed is
-    held against it. Each pull is listened to for this long: a caller with less time than the peer needs
-    says nothing of the peer. Above the round trip and the owner's read."""
-    peer_dishonest_percent: Annotated[int, _count(1, 100)] = 50
-    """Percent of the blocks that a catalog promised and the owner did not have, over the last 32 pulls,
-    above which each such pull counts as a failure. Eviction makes honest catalogs wrong by a few."""
-    peer_doubt_ms: Annotated[int, _count(0, 60_000)] = 2_000
-    """ms for which such misses are excused when they first become so many: an owner that has lost its
-    blocks at once needs a moment to list what is left. 0: they never are."""
-    peer_doubt_every_ms: Annotated[int, _count(0, 3_600_000)] = 60_000
-    """ms after which they may be excused again: who lies gets a moment in a minute, not for ever."""
-
-    @field_validator("staging_bytes")
-    @classmethod
-    def _hold_two_blocks(cls, value: int, info: ValidationInfo) -> int:
-        block = info.data.get("block_bytes_max")
-        if block is not None and value < 2 * block:
-            raise ValueError(
-                f"{value} bytes hold fewer than two blocks of block_bytes_max ({block}): raise it, "
-                "or lower block_bytes_max"
-            )
-        return value
-
-    @field_validator("bounce_bytes")
-    @classmethod
-    def _bounce_a_block(cls, value: int, info: ValidationInfo) -> int:
-        block = info.data.get("block_bytes_max")
-        if block is not None and value < block:
-            raise ValueError(
-                f"{value} bytes cannot hold one block of block_bytes_max ({block}): raise it, "
-                "or lower block_bytes_max"
-            )
-        return value
-
-    @field_validator("serving_memory")
-    @classmethod
-    def _serve_what_is_held(cls, value: int, info: ValidationInfo) -> int:
-        bounce, blocks = info.data.get("bounce_bytes"), info.data.get("holdings_blocks")
-        if bounce is None or blocks is None:
-            return value
-        needed = SERVING_OWN_BYTES + bounce + SERVING_BYTES_PER_BLOCK * blocks
-        if value < needed:
-            raise ValueError(
-                f"{value} bytes are less than the serving process needs for bounce_bytes "
-                f"({bounce}) and holdings_blocks ({blocks}): at least {needed}, or lower those"
-            )
-        return value
-
-    @field_validator("catalog_page_entries")
-    @classmethod
-    def _fit_a_message(cls, value: int, info: ValidationInfo) -> int:
-        message = info.data.get("control_message_bytes_max")
-        if message is not None and 8 * value > message - 4 * KIB:
-            raise ValueError(
-                f"{value} entries of 8 bytes do not fit control_message_bytes_max ({message}): "
-                f"at most {(message - 4 * KIB) // 8}"
-            )
-        return value
 
 
 class GroupFile(GroupConfig):

@@ -13,7 +13,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from federation.admin_service import AdminService
 from federation.config import GroupFile
 from federation.errors import MoonmeshError
-from federation.peers.arrivals import server_bounds
+from federation.peers.arrivals import handshake_bounds, server_bounds
 from federation.peers.service import OVERSIZE_READ_FACTOR, PeerService
 from federation.trust.credentials import EngineCredentials, TlsIdentity
 
@@ -53,7 +53,6 @@ class Endpoints:
                     "grpc.max_receive_message_length",
                     OVERSIZE_READ_FACTOR * limits.control_message_bytes_max,
                 ),
-                ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
             ],
             maximum_concurrent_rpcs=calls_max,
         )
@@ -111,7 +110,13 @@ class Endpoints:
 
     def _engine_server(self, config: GroupFile, service: EngineService) -> grpc.aio.Server:
         limit = config.limits.control_message_bytes_max
-        server = grpc.aio.server(options=[*_OPTIONS, ("grpc.max_receive_message_length", limit)])
+        server = grpc.aio.server(
+            options=[
+                *_OPTIONS,
+                *handshake_bounds(config.limits),
+                ("grpc.max_receive_message_length", limit),
+            ]
+        )
         server.add_generic_rpc_handlers((service.handlers(),))
         return server
 

@@ -159,6 +159,13 @@ class Gateway:
             holdings=holdings,
             staging=staging,
             puller=puller,
+            queues={
+                "admission_blocks": lambda: admission.queued,
+                "journal_bytes": lambda: ledger.journal_bytes,
+                "foreign_blocks": lambda: ledger.remembered,
+                "feed_blocks": lambda: self._feed.waiting,
+                "pulls": lambda: puller.waiting,
+            },
             problems=self._problems,
             refusals=self._refusals,
             peers=peers,

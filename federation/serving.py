@@ -31,13 +31,13 @@ from federation.errors import MoonmeshError
 from federation.limits.guards import make_guards
 from federation.local_store import ADMIN_SECONDS, connect_store
 from federation.peers.channel import Channel, message_bytes_max, receive_now, send_now
+from federation.peers.details import GUARDS
 from federation.peers.feed import Replica
 from federation.peers.gossip_config import gossip_config
 from federation.peers.lease_book import LeaseBook
 from federation.peers.relay import Relay
 from federation.peers.service import PeerService
 from federation.peers.setup import Setup, read_setup
-from federation.peers.watch import GUARDS
 from federation.timeouts import unless
 from federation.transfer.server import BlockServer
 from federation.trust.handshakes import RefusalLog, StderrWatch
@@ -94,7 +94,7 @@ class Serving:
             self._replica,
             callers=self._setup.callers,
             config=gossip_config(self._config.limits),
-            report=self._report,
+            report=lambda: self._report(relay.queues),
         )
         with StderrWatch(self._refusals):
             work = asyncio.create_task(self._serve(relay, stop))
@@ -147,6 +147,7 @@ class Serving:
                 log.info("serves peers; %d blocks are offered", len(self._replica.holdings))
                 await stop.wait()
         finally:
+            self._service.leave()
             await endpoints.stop()
             await admin.close()
             await asyncio.to_thread(store.close)
@@ -155,7 +156,7 @@ class Serving:
         if self._service is not None:
             self._service.moved(fingerprint)
 
-    def _report(self) -> serving_pb2.ServingReport:
+    def _report(self, queues: dict[str, int]) -> serving_pb2.ServingReport:
         stats = self._store.stats() if self._store is not None else None
         now = time.monotonic()
         details = {
@@ -163,6 +164,7 @@ class Serving:
             "blocks": len(self._replica.holdings),
             "store": None if stats is None else asdict(stats),
             "telemetry": telemetry.stats(),
+            "queues": queues,
         }
         return serving_pb2.ServingReport(
             counters=counters.snapshot(),

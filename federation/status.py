@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -43,7 +43,11 @@ class Problems:
 
 
 class StatusReport:
-    """Gathers the state of every part; the parts do not know of it."""
+    """Gathers the state of every part; the parts do not know of it.
+
+    Args:
+        queues: how much waits, or is kept, where nothing else here says so.
+    """
 
     def __init__(
         self,
@@ -54,6 +58,7 @@ class StatusReport:
         holdings: Holdings,
         staging: Staging,
         puller: Puller,
+        queues: Mapping[str, Callable[[], int]],
         problems: Problems,
         refusals: RefusalLog,
         peers: PeerSide | None,
@@ -65,6 +70,7 @@ class StatusReport:
         self._holdings = holdings
         self._staging = staging
         self._puller = puller
+        self._queues = queues
         self._problems = problems
         self._refusals = refusals
         self._side = peers
@@ -110,6 +116,7 @@ class StatusReport:
                 "pull_ms": _spread(self._puller.pull_ms),
                 "view_age_ms": _spread(self._puller.view_age_ms),
             },
+            "queues": {name: held() for name, held in self._queues.items()},
             "store": asdict(self._store.stats()),
             "counters": counters.snapshot(),
             "telemetry": telemetry.stats(),

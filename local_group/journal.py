@@ -99,6 +99,11 @@ class Journal:
         self._file: BinaryIO | None = None
         self._size = 0
 
+    @property
+    def size(self) -> int:
+        """Bytes of the file."""
+        return self._size
+
     def load(self) -> Iterator[Entry]:
         """What was recorded before, oldest first; later entries for a key replace earlier ones.
 

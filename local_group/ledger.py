@@ -39,6 +39,16 @@ class Ledger:
         self._disk = asyncio.Lock()
         self._rewritten_at = float("-inf")
 
+    @property
+    def journal_bytes(self) -> int:
+        """Size of the journal."""
+        return self._journal.size
+
+    @property
+    def remembered(self) -> int:
+        """Blocks of peers that are known as such."""
+        return len(self._foreign)
+
     async def load(self, listed: Callable[[bytes, str], bool]) -> int:
         """Takes back what the last run knew; opens the journal.
 

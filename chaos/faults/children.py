@@ -7,7 +7,7 @@ import contextlib
 import json
 import math
 import sys
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,8 @@ class Helper:
 
     def __init__(self, process: asyncio.subprocess.Process, what: str, log: Path) -> None:
         self.what = what
-        self.lines: list[str] = []
+        self.lines: deque[str] = deque(maxlen=LINES_MAX)
+        """The last that it said."""
         self._counts: Counter[str] = Counter()
         self._asked = 0
         self._process = process
@@ -107,6 +108,27 @@ class Helper:
                 f"{self.what} did not say {line!r} within {timeout:.0f} s", where=str(self._log)
             ) from None
 
+    async def again(self, first: Mapping[str, Any]) -> None:
+        """Sends it what another helper of its kind was started with, and waits until it is ready once more.
+
+        Raises:
+            ChaosError: it does not become ready.
+        """
+        ready = self._counts["ready"] + 1
+        self.send(json.dumps(first))
+        await self.wait_for("ready", ready, READY_S)
+
+    async def rest(self) -> list[str]:
+        """Ends what it does, but not the process; what it has said, up to the `ok`.
+
+        Raises:
+            ChaosError: it goes on, or has ended.
+        """
+        ok = self._counts["ok"] + 1
+        self.send("rest")
+        await self.wait_for("ok", ok, OK_S)
+        return list(self.lines)
+
     async def stop(self) -> list[str]:
         """Ends it; what it said."""
         if self._process.returncode is None:
@@ -120,15 +142,14 @@ class Helper:
         self._reader.cancel()
         if self._process.stdin is not None:
             self._process.stdin.close()
-        return self.lines
+        return list(self.lines)
 
     async def _read(self) -> None:
         assert self._process.stdout is not None
         try:
             async for raw in self._process.stdout:
                 line = raw.decode(errors="replace").rstrip("\n")
-                if len(self.lines) < LINES_MAX:
-                    self.lines.append(line)
+                self.lines.append(line)
                 if line in ANSWERS:
                     self._counts[line] += 1
                 self._news.set()

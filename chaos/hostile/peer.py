@@ -5,8 +5,11 @@
 
 It greets like an honest gateway, claims to hold the given keys, and answers pulls as `--behaviour` says.
 With `--load FILE` it claims the blocks of a load instead, and knows their bytes; with `--attack` it does
-something by itself to the peer that `--target` names. With `--asleep` it makes honest statements and has
-an honest catalog, and attacks nobody, until a line comes on stdin. At the end it prints its books as JSON.
+something by itself to the peer that `--target` names. At the end it prints its books as JSON.
+
+With `--lives` alone it is one such peer after another, and spares each but the first the start of a
+program: for every line `{"arguments": [...]}` on stdin it says `ready`, makes honest statements, has an
+honest catalog, and attacks nobody, until the line `go`; at the line `rest` it prints its books, and `ok`.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +56,7 @@ NARROW = (("grpc.http2.bdp_probe", 0),)
 BUSY_MS = 2000
 """After which a busy peer says that it may be asked again."""
 CATALOGS = ("claims", "giant", "stall")
+GO = b"go"
 
 
 class LoadClaims(BaseModel):
@@ -178,7 +182,34 @@ class HostilePeer:
             yield message
 
 
-async def _serve(arguments: argparse.Namespace) -> None:
+async def _lives() -> None:
+    """One hostile peer after another, until stdin ends."""
+    lines = asyncio.StreamReader()
+    await asyncio.get_running_loop().connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(lines), sys.stdin
+    )
+    while line := await lines.readline():
+        arguments = _parser().parse_args(json.loads(line)["arguments"])
+        async with _alive(arguments) as wake:
+            if (await lines.readline()).strip() == GO:
+                wake()
+                await lines.readline()
+        print("ok", flush=True)
+
+
+async def _one_life(arguments: argparse.Namespace) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    async with _alive(arguments) as wake:
+        wake()
+        await stop.wait()
+
+
+@contextlib.asynccontextmanager
+async def _alive(arguments: argparse.Namespace) -> AsyncIterator[Callable[[], None]]:
+    """A peer in its place, asleep until the yielded function is called; its books are printed at the end."""
     peering = load_peering(arguments.config)
     credentials = load_credentials(peering.own.credentials, peering.own.group, peering.federation)
     if arguments.load:
@@ -195,44 +226,29 @@ async def _serve(arguments: argparse.Namespace) -> None:
     server.add_secure_port(arguments.listen, credentials.server_credentials())
     await server.start()
     print("ready", flush=True)
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    attacker, attack = None, None
-    if arguments.asleep:
-        await _first(asyncio.create_task(_line()), asyncio.create_task(stop.wait()))
-    speaker.how = arguments.statements
-    peer.awake.set()
-    if arguments.attack != Attack.NONE.value:
-        fingerprint = next(iter(known))
-        held = [key for key in claims if owner(key) == arguments.target] or claims
-        attacker = _attacker(peering, credentials, speaker, fingerprint, held, arguments)
-        attack = asyncio.create_task(attacker.run(Attack(arguments.attack)))
-    await stop.wait()
-    if attack is not None:
-        attack.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await attack
-    await server.stop(0)
-    books = vars(attacker.books) if attacker else {}
-    told = {k: v for k, v in books.items() if not k.startswith("_")}
-    print(json.dumps({"pulls": peer.pulls, "catalogs": peer.catalogs, **told}), flush=True)
+    attacks: list[tuple[Attacker, asyncio.Task[None]]] = []
 
+    def wake() -> None:
+        speaker.how = arguments.statements
+        peer.awake.set()
+        if arguments.attack != Attack.NONE.value:
+            fingerprint = next(iter(known))
+            held = [key for key in claims if owner(key) == arguments.target] or claims
+            attacker = _attacker(peering, credentials, speaker, fingerprint, held, arguments)
+            attack = asyncio.create_task(attacker.run(Attack(arguments.attack)))
+            attacks.append((attacker, attack))
 
-async def _first(*tasks: asyncio.Task[Any]) -> None:
-    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    for task in tasks:
-        task.cancel()
-
-
-async def _line() -> None:
-    """Waits for a line on stdin, or its end."""
-    reader = asyncio.StreamReader()
-    await asyncio.get_running_loop().connect_read_pipe(
-        lambda: asyncio.StreamReaderProtocol(reader), sys.stdin
-    )
-    await reader.readline()
+    try:
+        yield wake
+    finally:
+        books: dict[str, Any] = {}
+        for attacker, attack in attacks:
+            attack.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await attack
+            books = {k: v for k, v in vars(attacker.books).items() if not k.startswith("_")}
+        await server.stop(0)
+        print(json.dumps({"pulls": peer.pulls, "catalogs": peer.catalogs, **books}), flush=True)
 
 
 def _attacker(
@@ -268,9 +284,7 @@ def _attacker(
     )
 
 
-def main() -> None:
-    """Runs the hostile peer until it is told to stop."""
-    os.nice(NICE)
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m chaos.hostile.peer")
     parser.add_argument("-c", "--config", type=Path, required=True)
     parser.add_argument("--listen", required=True)
@@ -285,10 +299,18 @@ def main() -> None:
     parser.add_argument("--catalog", choices=CATALOGS, default="claims")
     parser.add_argument("--attack", choices=[a.value for a in Attack], default=Attack.NONE.value)
     parser.add_argument("--target", default="")
-    parser.add_argument("--asleep", action="store_true", help="until a line comes on stdin")
     parser.add_argument("--lease-ms", type=int, default=10_000, help="window of the books")
     parser.add_argument("--pin-seconds", type=float, default=5.0)
-    asyncio.run(_serve(parser.parse_args()))
+    return parser
+
+
+def main() -> None:
+    """Runs the hostile peer until it is told to stop."""
+    os.nice(NICE)
+    if sys.argv[1:] == ["--lives"]:
+        asyncio.run(_lives())
+    else:
+        asyncio.run(_one_life(_parser().parse_args()))
 
 
 if __name__ == "__main__":

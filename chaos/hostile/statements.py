@@ -49,6 +49,7 @@ class Speaker:
         self._said: deque[Signed] = deque(maxlen=KEPT)
         self._heard: deque[Signed] = deque(maxlen=KEPT)
         self._turn = 0
+        self._replies = 0
         self._base = 0
         self._random = random.Random(epoch)
 
@@ -63,11 +64,21 @@ class Speaker:
         reply.CopyFrom(self._gossip.greeting().message or reply)
         if self.how == "equivocate":
             self._other().write(reply.statement)
-        elif self.how == "replay" and self._random.random() < 0.5:
-            self._random.choice([*self._said, *self._heard]).write(reply.statement)
+        elif self.how == "replay" and self._replayed():
+            self._random.choice(self._replayed()).write(reply.statement)
         else:
             self._said.append(Signed.read(reply.statement))
+        self._replies += 1
         return reply
+
+    def _replayed(self) -> list[Signed]:
+        """What the next reply may repeat: nothing, its own, others', in turn.
+
+        In turn, and not by chance: a short run has all of them. In threes: two groups that greet alternately
+        both hear all of them.
+        """
+        heard = self._heard or self._said
+        return [[], list(self._said), list(heard)][self._replies % 3]
 
     def _other(self) -> Signed:
         """A signed statement that differs from the last one, mostly at the same place in time."""

@@ -6,7 +6,8 @@ from collections import Counter as Count
 from collections.abc import Callable
 from typing import Any
 
-from chaos.invariants import comparison, guarding
+from chaos.invariants import bounds, feeling, guarding
+from chaos.invariants.comparison import Compared
 from chaos.invariants.parameters import (
     Acknowledged,
     Bounded,
@@ -15,13 +16,11 @@ from chaos.invariants.parameters import (
     Counter,
     Deadlines,
     Errors,
-    Felt,
     Healthy,
     Hits,
     LateWrites,
     Leased,
     Leftovers,
-    LocalP99,
     Parameters,
     Refused,
     Returns,
@@ -38,11 +37,12 @@ VIEW_ENTRY_BYTES = 100
 """What one believed block costs in Python: an int of 36 bytes, its place in a set, and spare room."""
 
 
-def judge(record: Record, limits: dict[str, Any]) -> list[Verdict]:
+def judge(record: Record, limits: dict[str, Any], compared: Compared) -> list[Verdict]:
     """All verdicts.
 
     Args:
         limits: `[limits]` of the groups, as they ran.
+        compared: the local reads of this record.
     """
     wanted = record.scenario.invariants
     rules: list[tuple[Parameters | None, Callable[..., Verdict]]] = [
@@ -54,11 +54,11 @@ def judge(record: Record, limits: dict[str, Any]) -> list[Verdict]:
         (wanted.bounded, lambda r, p: _bounded(r, p, limits)),
         (wanted.healthy, _healthy),
         (wanted.leftovers, _leftovers),
-        (wanted.felt, _felt),
+        (wanted.felt, feeling.felt),
         (wanted.hits, _hits),
         (wanted.returns, _returns),
         (wanted.waits, guarding.waits),
-        (wanted.local_p99, _local_p99),
+        (wanted.local_p99, lambda _record, _p: _local_p99(compared)),
         (wanted.contained, _contained),
         (wanted.leased, lambda r, p: _leased(r, p, limits)),
         *((counter, _counter) for counter in wanted.counters),
@@ -175,7 +175,6 @@ def cap_bytes(limits: dict[str, Any], peers: int) -> int:
 def _bounded(record: Record, p: Bounded, limits: dict[str, Any]) -> Verdict:
     topology = record.scenario.topology
     cap = cap_bytes(limits, len(topology.groups) + len(topology.hostile) - 1)
-    staging_max = _limit(limits, "staging_bytes")
     broken, growth_max = [], 0
     for one in record.passes:
         for group, usage in one.usage.items():
@@ -185,9 +184,10 @@ def _bounded(record: Record, p: Bounded, limits: dict[str, Any]) -> Verdict:
                 ("memory", growth / MIB, cap * (1 + p.over_cap) / MIB),
                 ("descriptors", usage.descriptors, p.descriptors),
                 ("threads", usage.threads, p.threads),
-                ("staging", usage.staging / MIB, staging_max / MIB),
             )
             broken += [f"{group} {n} {v:.0f} > {top:.0f}" for n, v, top in checks if v > top]
+            exceeded = bounds.broken(usage.held, Limits(**limits), p.over_cap)
+            broken += [f"{group} {what}" for what in exceeded]
             if not usage.seen:
                 broken.append(f"{group} was never seen")
     return Verdict(
@@ -219,21 +219,6 @@ def _leftovers(record: Record, p: Leftovers) -> Verdict:
     )
 
 
-def _felt(record: Record, p: Felt) -> Verdict:
-    calls = [
-        s for group in record.scenario.topology.groups for s in record.fault.during(group, "peer")
-    ]
-    whole = sum(s.misses == 0 for s in calls)
-    share = whole / max(1, len(calls))
-    return Verdict(
-        name="felt",
-        held=bool(calls) and share < p.peer_hits_below,
-        value=round(share, 3),
-        limit=f"< {p.peer_hits_below:g}",
-        detail=f"{whole} of {len(calls)} fresh chains were read whole while it lasted",
-    )
-
-
 def _hits(record: Record, p: Hits) -> Verdict:
     found = wanted = 0
     for group in record.scenario.topology.groups:
@@ -251,8 +236,9 @@ def _hits(record: Record, p: Hits) -> Verdict:
 
 
 def _returns(record: Record, p: Returns) -> Verdict:
-    groups = [g for g in record.scenario.topology.groups if any(record.fault.of(g, "peer"))]
-    took = {group: record.fault.returned(group, p.chains) for group in groups}
+    owners = record.scenario.returning
+    groups = record.fault.asking(record.scenario.topology.groups, owners)
+    took = {group: record.fault.returned(group, p.chains, owners) for group in groups}
     late = [g for g, t in took.items() if t is None or t > p.within_s]
     known = [t for t in took.values() if t is not None]
     return Verdict(
@@ -266,8 +252,7 @@ def _returns(record: Record, p: Returns) -> Verdict:
     )
 
 
-def _local_p99(record: Record, p: LocalP99) -> Verdict:
-    compared = comparison.compare(record, p.ratio, p.plus_ms)
+def _local_p99(compared: Compared) -> Verdict:
     return Verdict(
         name="local_p99",
         held=not compared.worse,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from local_group.config import parse_size
 
@@ -85,13 +85,29 @@ class Returns(Parameters):
     within_s: _Amount = 3.0
     chains: Annotated[int, Field(ge=1, le=100)] = 3
     """So many chains in a row, read whole from a peer."""
+    owners: Annotated[tuple[str, ...] | None, Field(strict=False)] = None
+    """Whose chains; None: of every real group. A store that was killed has lost its own."""
 
 
 class Felt(Parameters):
-    """The fault reached what it was meant to break: else the run shows nothing."""
+    """The fault reached what it was meant to break: else the run shows nothing. All that is named here
+    was seen while it lasted."""
 
-    peer_hits_below: _Share = 0.5
-    """Share of fresh chains that were read whole while it lasted."""
+    peer_hits_below: _Share | None = None
+    """Share of fresh chains that were read whole."""
+    peer_ms_at_least: _Amount | None = None
+    """A quarter of the reads of fresh chains took so long."""
+    given_up_at_least: Annotated[int, Field(ge=1)] | None = None
+    """Blocks that the own Mooncake of a group had, and did not give in time."""
+
+    @model_validator(mode="after")
+    def _something(self) -> Felt:
+        signs = (self.peer_hits_below, self.peer_ms_at_least, self.given_up_at_least)
+        if self.off is None and all(sign is None for sign in signs):
+            raise ValueError(
+                "felt needs peer_hits_below, peer_ms_at_least or given_up_at_least, or more of them"
+            )
+        return self
 
 
 class Hits(Parameters):

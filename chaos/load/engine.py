@@ -8,6 +8,7 @@ still be there at the next call; a late write of an overdue call would show.
 from __future__ import annotations
 
 import itertools
+import math
 import random
 import threading
 import time
@@ -15,44 +16,26 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
-
 from chaos.load.keys import chain
+from chaos.load.memory import Memory
 from chaos.load.spec import Audit, LoadSpec, Sample, Totals
 from chaos.load.watch import ControlThread
 from federation.bench.engine import NOT_FOUND, ReplayStore
 from federation.bench.workload import BlockBytes
 
-PATTERN = 0xA5
 EXAMPLES = 8
 ERRORS_MAX = 32
 EXISTS_WAIT_MS = 20
 EXISTS_BLOCKS = 4
 SAMPLES_MAX = 100_000
 """Samples that wait to be fetched; a runner that hangs does not fill this process."""
+PREPARED_AT_ONCE = 32
+"""Blocks that are put with one call before a load."""
+PREPARE_MS = 5000
 AUDIT_BATCH = 32
 AUDIT_MS = 3000
 AUDIT_S = 8.0
 """How long a batch is asked for again: the breaker of a store that has just come back is still open."""
-
-
-class Memory:
-    """A thread's buffers: a row a block, filled with the pattern between calls."""
-
-    def __init__(self, rows: int, block_bytes: int) -> None:
-        self.rows = np.full((rows, block_bytes), PATTERN, np.uint8)
-        base = int(self.rows.ctypes.data)
-        self.pointers = [base + i * block_bytes for i in range(rows)]
-        self.sizes = [block_bytes] * rows
-        self._touched = np.full(rows * block_bytes, PATTERN, np.uint8).view(np.uint64)
-
-    def untouched(self) -> bool:
-        """Whether it is as `reuse` left it."""
-        return bool(np.array_equal(self.rows.reshape(-1).view(np.uint64), self._touched))
-
-    def reuse(self) -> None:
-        """Gives the memory another use: nothing may write into it now."""
-        self.rows[:] = PATTERN
 
 
 class Load:
@@ -90,6 +73,7 @@ class Load:
         self._fresh = itertools.count()
         self._guests = itertools.count()
         self._written = itertools.count(spec.local_chains + spec.fresh_chains + 1)
+        self._after = math.inf
         self._stop = threading.Event()
         self._threads: list[threading.Thread] = []
         self._watch = ControlThread()
@@ -100,10 +84,12 @@ class Load:
         """Writes the chains that this group has from the start; the last one is to settle by."""
         if self._spec.probe:
             return
-        memory = self._memory()
-        for number in range(self._spec.local_chains + self._spec.fresh_chains + 1):
-            keys = chain(self._spec.tag, self._group, number, self._spec.blocks)
-            self._put(keys, memory, 5000, sample=False)
+        spec = self._spec
+        count = spec.local_chains + spec.fresh_chains + 1
+        keys = [k for n in range(count) for k in chain(spec.tag, self._group, n, spec.blocks)]
+        memory = Memory(PREPARED_AT_ONCE, self._blocks.size)
+        for start in range(0, len(keys), PREPARED_AT_ONCE):
+            self._put(keys[start : start + PREPARED_AT_ONCE], memory, PREPARE_MS, sample=False)
         self._store.flush_reports()
 
     def settle(self, owners: Sequence[str], seconds: float) -> list[str]:
@@ -124,18 +110,23 @@ class Load:
     def start(self, begin: float) -> None:
         """Starts the threads; their first calls are due at `begin` (CLOCK_MONOTONIC)."""
         spec = self._spec
-        tasks: list[tuple[float, Callable[[random.Random, Memory], bool]]] = [
-            (spec.local_rate, self._local),
-            (spec.write_rate, self._write),
-            (spec.exists_rate, self._exists),
-            (spec.guest_rate if self._guest and spec.guest_owners else 0, self._guest_read),
+        if spec.after_s is not None:
+            self._after = begin + spec.after_s
+        guests = spec.guest_rate if self._guest and spec.guest_owners else 0
+        tasks: list[tuple[float, float, Callable[[random.Random, Memory], bool]]] = [
+            (spec.local_rate, spec.local_rate, self._local),
+            (spec.write_rate, spec.write_rate, self._write),
+            (spec.exists_rate, spec.exists_rate, self._exists),
+            (guests, guests, self._guest_read),
         ]
         if spec.peer_owners:
-            tasks += [(spec.peer_rate / spec.peer_threads, self._peer)] * spec.peer_threads
-        for number, (rate, work) in enumerate(tasks):
+            threads = spec.peer_threads
+            rates = (spec.peer_rate / threads, spec.after_peer_rate / threads)
+            tasks += [(*rates, self._peer)] * threads
+        for number, (rate, later, work) in enumerate(tasks):
             if rate > 0:
                 thread = threading.Thread(
-                    target=self._run, args=(rate, work, number, begin), daemon=True
+                    target=self._run, args=(rate, later, work, number, begin), daemon=True
                 )
                 self._threads.append(thread)
                 thread.start()
@@ -161,21 +152,28 @@ class Load:
         with self._lock:
             return self._totals.model_copy(update={"codes": dict(self._codes)})
 
-    def audit(self) -> Audit:
+    def audit(self, again: bool = True) -> Audit:
         """Reads everything that was to be written: what was acknowledged is there, and right; what was
-        not is absent or right."""
+        not is absent or right.
+
+        Args:
+            again: ask once more, for a while, for what is neither there nor known to be lost.
+        """
         found = Audit()
         memory = Memory(AUDIT_BATCH, self._blocks.size)
         with self._lock:
             stored, refused = list(self._stored), list(self._refused)
         for keys, acknowledged in ((stored, True), (refused, False)):
             for start in range(0, len(keys), AUDIT_BATCH):
-                self._audit(keys[start : start + AUDIT_BATCH], acknowledged, memory, found)
+                batch = keys[start : start + AUDIT_BATCH]
+                self._audit(batch, acknowledged, memory, found, AUDIT_S if again else 0.0)
         return found
 
-    def _audit(self, keys: list[str], acknowledged: bool, memory: Memory, found: Audit) -> None:
+    def _audit(
+        self, keys: list[str], acknowledged: bool, memory: Memory, found: Audit, seconds: float
+    ) -> None:
         count = len(keys)
-        end = time.monotonic() + AUDIT_S
+        end = time.monotonic() + seconds
         while True:
             results = self._store.batch_get_into(
                 keys, memory.pointers[:count], memory.sizes[:count], deadline_ms=AUDIT_MS
@@ -204,6 +202,7 @@ class Load:
     def _run(
         self,
         rate: float,
+        later: float,
         work: Callable[[random.Random, Memory], bool],
         number: int,
         begin: float,
@@ -219,6 +218,9 @@ class Load:
             except Exception as error:  # whatever reaches an engine is what this is to count
                 self._error(f"{work.__name__.strip('_')}: {type(error).__name__}: {error}")
             due += period
+            if rate != later and due >= self._after:
+                rate, period = later, 1 / later
+                due = self._after + period * rng.random()  # nor are threads with each other
             late = time.monotonic() - due
             if late > period:
                 # Not made up for: a load that catches up hides how long a call took from the next.
@@ -239,7 +241,9 @@ class Load:
         if number >= spec.fresh_chains:
             return False
         keys = chain(spec.tag, owner, spec.local_chains + number, spec.blocks)
-        missing = self._get(self._store, self._blocks, "peer", keys, memory, spec.peer_deadline_ms)
+        over = time.monotonic() >= self._after
+        deadline_ms = spec.after_peer_deadline_ms if over else spec.peer_deadline_ms
+        missing = self._get(self._store, self._blocks, "peer", keys, memory, deadline_ms, owner)
         if missing and spec.writes_back:
             self._put(missing, memory, spec.deadline_ms)
         return True
@@ -297,6 +301,7 @@ class Load:
         keys: list[str],
         memory: Memory,
         deadline_ms: int,
+        owner: str = "",
     ) -> list[str]:
         """Reads a chain and checks it; the keys that were not found."""
         self._check_untouched(memory)
@@ -329,7 +334,8 @@ class Load:
             if kind != "settle":
                 self._codes.update(codes)
         local, peer = tiers.count("local"), tiers.count("peer")
-        self._sample(kind, begin, end, deadline_ms, local, peer, count - local - peer)
+        blocks_by_tier = (local, peer, count - local - peer)
+        self._sample(kind, begin, end, deadline_ms, *blocks_by_tier, owner=owner)
         return [key for key, tier in zip(keys, tiers, strict=True) if tier == "miss"]
 
     def _put(
@@ -356,7 +362,9 @@ class Load:
         if sample:
             self._sample("put", begin, end, deadline_ms, len(stored), 0, count - len(stored))
 
-    def _sample(self, kind: str, begin: float, end: float, deadline_ms: int, *blocks: int) -> None:
+    def _sample(
+        self, kind: str, begin: float, end: float, deadline_ms: int, *blocks: int, owner: str = ""
+    ) -> None:
         late = (end - begin) - deadline_ms / 1000
         if late > 0:
             late -= self._watch.delay(begin, end)
@@ -369,6 +377,7 @@ class Load:
             local,
             peer,
             misses,
+            owner,
         )
         if kind != "settle":
             with self._lock:

@@ -83,7 +83,7 @@ class Engine:
                 "store": self._store.stats(),
             }
         if what == "audit":
-            return {"audit": load.audit().model_dump()}
+            return {"audit": load.audit(command["again"]).model_dump()}
         raise ValueError(f"no command {what!r}")
 
     def _prepare(self, spec: LoadSpec) -> dict[str, Any]:

@@ -48,6 +48,10 @@ class LoadSpec(BaseModel):
     guest_owners: tuple[str, ...]
     deadline_ms: int
     peer_deadline_ms: int
+    after_s: float | None = None
+    """Seconds of the load after which chains of peers are read as the next two say; None: never."""
+    after_peer_rate: float = 10.0
+    after_peer_deadline_ms: int = 500
     peer_threads: int = 2
     writes_back: bool = True
     """Whether what no peer gave is written, as an engine does that has computed it."""
@@ -69,6 +73,8 @@ class Sample(NamedTuple):
     peer: int
     misses: int
     """Blocks, by where they came from."""
+    owner: str = ""
+    """Of a chain that only a peer has: whose it is; a group, or a hostile peer's place."""
 
 
 class Totals(BaseModel):

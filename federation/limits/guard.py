@@ -18,8 +18,6 @@ from federation.limits.verdict import Verdicts
 BUSY_SECONDS = 0.1
 """What a peer is told to wait when places are taken: they come free, and nobody knows when."""
 _Word = TypeVar("_Word", GuardName, Failure)
-RETRY_AFTER_MAX = 10.0
-"""Seconds for which a peer can tell us to leave it alone: it must not be able to say "for ever"."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +27,7 @@ class Parts:
     Attributes:
         memory: bytes of this peer's part of staging (outgoing) or of bounce buffers (incoming).
         hop_limit: borders that a block may have crossed when it is here.
+        retry_after_max: seconds for which a peer can have us leave it alone.
     """
 
     verdicts: Verdicts
@@ -42,6 +41,7 @@ class Parts:
     catalog_rate: TokenBucket
     memory: Shares
     hop_limit: int
+    retry_after_max: float
     retries: RetryBudget | None = None
     leases: LeaseBudget | None = None
 
@@ -258,7 +258,7 @@ class Guard:
             places.give(n, lane)
         self._open[cost.kind] -= 1
         if failure is Failure.SHED:
-            pause = min(RETRY_AFTER_MAX, max(0.0, retry_after))
+            pause = min(self._parts.retry_after_max, max(0.0, retry_after))
             self._pauses[cost.kind] = max(self._pauses.get(cost.kind, now), now + pause)
         self._parts.verdicts.end(
             cost.kind,

@@ -19,14 +19,6 @@ from local_group.breaker import BreakerLimits, Rng
 
 log = logging.getLogger(__name__)
 
-CATALOGS_PER_NAMESPACE = 2
-"""Catalog questions open in one namespace: the one that waits, and one after a reconnect."""
-BURST_SECONDS = 1.0
-"""A rate's burst: what may come at once is what may come in this time."""
-BREAKER_WINDOW = 20
-BREAKER_WITHIN_SECONDS = 30.0
-"""Failures further apart than this are no outage."""
-BREAKER_OPEN_MAX_SECONDS = 10.0
 LEASE_SECONDS = 10.0
 """Mooncake's default lease."""
 
@@ -178,18 +170,20 @@ def _parts(
     retries: RetryBudget | None = None,
     leases: LeaseBudget | None = None,
 ) -> Parts:
+    burst = config.peer_burst_ms / 1000
     return Parts(
         verdicts=_verdicts(config, rng, off),
         requests=Bulkhead(config.peer_requests_open),
         streams=Bulkhead(streams),
-        catalogs=Bulkhead(CATALOGS_PER_NAMESPACE),
+        catalogs=Bulkhead(config.peer_catalogs_per_namespace),
         catalog_bytes=Bulkhead(config.peer_catalog_bytes),
-        request_rate=_rate(config.peer_requests_per_s),
-        hello_rate=_rate(config.peer_hellos_per_s),
-        byte_rate=_rate(config.peer_bytes_per_s),
-        catalog_rate=_rate(config.peer_catalog_bytes_per_s),
+        request_rate=_rate(config.peer_requests_per_s, burst),
+        hello_rate=_rate(config.peer_hellos_per_s, burst),
+        byte_rate=_rate(config.peer_bytes_per_s, burst),
+        catalog_rate=_rate(config.peer_catalog_bytes_per_s, burst),
         memory=memory,
         hop_limit=config.hop_limit,
+        retry_after_max=config.peer_retry_after_max_ms / 1000,
         retries=retries,
         leases=leases,
     )
@@ -200,24 +194,26 @@ def _verdicts(config: Limits, rng: Rng, off: frozenset[GuardName]) -> Verdicts:
     return Verdicts(
         BreakerLimits(
             failures=config.peer_breaker_failures,
-            window=max(BREAKER_WINDOW, config.peer_breaker_failures),
+            window=max(config.peer_breaker_window, config.peer_breaker_failures),
             open_s=open_s,
-            open_max_s=max(BREAKER_OPEN_MAX_SECONDS, open_s),
-            within_s=BREAKER_WITHIN_SECONDS,
+            open_max_s=max(config.peer_breaker_open_max_ms / 1000, open_s),
+            within_s=config.peer_breaker_within_ms / 1000,
         ),
         rng,
         Pulse(config.peer_silence_ms / 1000, config.peer_stall_ms / 1000),
         slow_s=config.peer_slow_ms / 1000,
         slow_rate=config.peer_slow_bytes_per_s,
         dishonest=config.peer_dishonest_percent / 100,
+        honesty_pulls=config.peer_honesty_pulls,
+        honesty_blocks_min=config.peer_honesty_blocks_min,
         doubt_s=config.peer_doubt_ms / 1000,
         doubt_every_s=config.peer_doubt_every_ms / 1000,
         off=off,
     )
 
 
-def _rate(per_second: int) -> TokenBucket:
-    return TokenBucket(per_second, per_second * BURST_SECONDS)
+def _rate(per_second: int, burst_s: float) -> TokenBucket:
+    return TokenBucket(per_second, per_second * burst_s)
 
 
 def _retries(config: Limits) -> RetryBudget:

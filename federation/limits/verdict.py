@@ -9,11 +9,6 @@ from federation.limits.pulse import Pulse
 from federation.limits.recent import Recent
 from local_group.breaker import Breaker, BreakerLimits, BreakerState, Rng
 
-HONESTY_PULLS = 32
-"""Pulls over which promises are compared with what was there."""
-HONESTY_BLOCKS_MIN = 32
-"""Promises that it takes to call a peer dishonest: one evicted chain is none."""
-
 
 class Verdicts:
     """A breaker, and the rules by which calls count as good or bad.
@@ -28,6 +23,8 @@ class Verdicts:
         slow_s: seconds after which the speed of a pull is looked at.
         slow_rate: bytes a second below which it was too slow.
         dishonest: share (0..1) of promises not kept above which a pull fails.
+        honesty_pulls: pulls over which promises are compared with what was there.
+        honesty_blocks_min: promises that it takes to call a peer dishonest.
         doubt_s: seconds for which promises are not looked at when the share is first exceeded.
         doubt_every_s: seconds after which that may be again.
         off: guards that are switched off.
@@ -42,6 +39,8 @@ class Verdicts:
         slow_s: float,
         slow_rate: float,
         dishonest: float,
+        honesty_pulls: int,
+        honesty_blocks_min: int,
         doubt_s: float,
         doubt_every_s: float,
         off: frozenset[GuardName] = frozenset(),
@@ -53,12 +52,13 @@ class Verdicts:
         self._slow_s = slow_s
         self._slow_rate = slow_rate
         self._dishonest = dishonest
+        self._honesty_blocks_min = honesty_blocks_min
         self._doubt_s = doubt_s
         self._doubt_every_s = doubt_every_s
         self._doubted_at = float("-inf")
         self._sure_from = float("-inf")
         self._off = off
-        self._promises: deque[tuple[int, int]] = deque(maxlen=HONESTY_PULLS)
+        self._promises: deque[tuple[int, int]] = deque(maxlen=honesty_pulls)
         self._promised = 0
         self._broken = 0
         self.failures: Counter[Failure] = Counter()
@@ -188,7 +188,7 @@ class Verdicts:
     def _is_dishonest(self, now: float) -> bool:
         if (
             GuardName.HONESTY in self._off
-            or self._promised < HONESTY_BLOCKS_MIN
+            or self._promised < self._honesty_blocks_min
             or self._broken <= self._dishonest * self._promised
         ):
             return False

@@ -22,12 +22,13 @@ from federation.timeouts import timeout
 Context: TypeAlias = grpc.aio.ServicerContext
 Method: TypeAlias = Callable[[bytes, Context], Awaitable[bytes | None]]
 
-ARRIVING_MAX = 64
-"""Calls of one peer whose request is on its way: a message of a megabyte takes a moment, many at once."""
-REFUSED_MAX = 64
-"""... and calls of one peer that are being refused, which takes no time to speak of."""
 END_SECONDS = 5.0
 """What calls have beyond their own longest time to end on a connection whose time is over."""
+PING_MS = 10_000
+"""Between two pings of the server on a connection on which nothing comes, with calls or without: who is
+gone, or only holds the connection open, does not answer them."""
+PINGED_MS_MIN = 5_000
+"""Peers that ping more often are cut off. Theirs come every `link.KEEPALIVE_MS`."""
 
 
 class Arrivals:
@@ -35,13 +36,13 @@ class Arrivals:
 
     Args:
         who: the peer that calls, by its certificate; ends the call of anybody else.
-        seconds: that a request may take to come.
+        limits: how many of one peer may be on their way, and for how long.
     """
 
-    def __init__(self, who: Callable[[Context], Awaitable[str]], seconds: float) -> None:
+    def __init__(self, who: Callable[[Context], Awaitable[str]], limits: Limits) -> None:
         self._who = who
-        self._seconds = seconds
-        self._arriving = Bulkhead(ARRIVING_MAX)
+        self._seconds = limits.peer_stall_ms / 1000
+        self._arriving = Bulkhead(limits.peer_requests_arriving)
 
     def handler(self, method: Method) -> grpc.RpcMethodHandler:
         """A gRPC handler for a method that takes one message and writes its answers, or returns one."""
@@ -80,11 +81,27 @@ def server_bounds(limits: Limits, peers: int) -> tuple[int, list[tuple[str, Any]
     """Calls that a server for so many peers may have open at once, and its options for connections.
 
     The sum of what each peer may have: so one at its limit takes no place of another. A connection has an
-    end, and with it every call on it, also one whose peer never reads: nothing else could end that.
+    end, and with it every call on it, also one whose peer never reads: nothing else could end that. One
+    that is not made in time, that nobody uses, or at whose other end nobody is, ends before.
     """
-    each = limits.peer_requests_open + ARRIVING_MAX + REFUSED_MAX
+    each = limits.peer_requests_open + limits.peer_requests_arriving + limits.peer_requests_refused
     longest = max(limits.pull_timeout_ms, limits.catalog_wait_ms)
     return each * max(1, peers), [
         ("grpc.max_connection_age_ms", limits.peer_connection_ms),
         ("grpc.max_connection_age_grace_ms", int(longest + 1000 * END_SECONDS)),
+        ("grpc.max_connection_idle_ms", limits.peer_idle_ms),
+        ("grpc.keepalive_time_ms", PING_MS),
+        ("grpc.keepalive_timeout_ms", limits.peer_handshake_ms),
+        ("grpc.http2.ping_timeout_ms", limits.peer_handshake_ms),
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.min_ping_interval_without_data_ms", PINGED_MS_MIN),
+        *handshake_bounds(limits),
     ]
+
+
+def handshake_bounds(limits: Limits) -> list[tuple[str, Any]]:
+    """The options of any server that strangers can reach: how long a connection may take to be made.
+
+    It counts from the TCP connection to the first frame of HTTP/2, TLS in between.
+    """
+    return [("grpc.server_handshake_timeout_ms", limits.peer_handshake_ms)]

@@ -15,10 +15,11 @@ from federation.config import Limits
 from federation.counters import counters
 from federation.errors import MoonmeshError
 from federation.peers.channel import Channel, ChannelError, message_bytes_max
+from federation.peers.details import GUARDS, shortened
 from federation.peers.feed import Feed
 from federation.peers.setup import Setup, write_setup
 from federation.peers.spawn import LOG_BYTES, Spawner
-from federation.peers.watch import GUARDS, Absorber, ReserveClock, Watch
+from federation.peers.watch import Absorber, ReserveClock, Watch
 from federation.timeouts import timeout
 from federation.trust.handshakes import RefusalLog
 from local_group.logs import how_it_ended, truncate
@@ -352,7 +353,8 @@ class ServingProcess:
                 self._wake.set()
         elif which == "disbelieved":
             said = message.disbelieved
-            self._gossip.disbelieved(self._known(said.peer), said.reason, said.detail, said.count)
+            peer, detail = self._known(said.peer), shortened(said.detail)
+            self._gossip.disbelieved(peer, said.reason, detail, said.count)
         elif which == "gone":
             for block in message.gone.blocks:
                 self._gone(message.gone.fingerprint, block.key, block.since)
@@ -361,8 +363,10 @@ class ServingProcess:
         elif which == "listening":
             self._listening.set()
         elif which == "failed":
-            said_so = message.failed
-            self._failed = MoonmeshError(said_so.what, where=said_so.where, hint=said_so.hint)
+            why = message.failed
+            self._failed = MoonmeshError(
+                shortened(why.what), where=shortened(why.where), hint=shortened(why.hint)
+            )
 
     def _known(self, peer: str) -> str:
         if peer not in self._callers:

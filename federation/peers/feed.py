@@ -10,8 +10,8 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable
 from itertools import islice
 
-from federation.config import SERVING_BYTES_PER_BLOCK, SERVING_KEY_BYTES
 from federation.counters import counters
+from federation.limits_config import SERVING_BYTES_PER_BLOCK, SERVING_KEY_BYTES
 from local_group.holdings import Change, Held, Holdings
 from moonmesh.v1 import serving_pb2
 
@@ -50,6 +50,11 @@ class Feed:
     def pending(self) -> bool:
         """Whether `next` has something."""
         return self._begin or self._snapshot is not None or bool(self._changed)
+
+    @property
+    def waiting(self) -> int:
+        """Changed blocks that wait, besides those of a snapshot."""
+        return self._changed_count
 
     def restart(self) -> None:
         """There is a new replica, and it knows nothing."""

@@ -16,7 +16,7 @@ from federation.config import Limits
 from federation.counters import counters
 from federation.errors import PeerError
 from federation.limits.errors import BreakerOpenError, LateError, ShedError, StallError
-from federation.limits.guard import RETRY_AFTER_MAX, Guard
+from federation.limits.guard import Guard
 from federation.limits.names import Failure, GuardName, Kind
 from federation.limits.ticket import Cost, Ticket
 from federation.telemetry import inject
@@ -301,7 +301,7 @@ class PeerLink:
             return self._not_there(error)
         if code is not grpc.StatusCode.DEADLINE_EXCEEDED:
             self.guard.heard(time.monotonic())  # an answer, of whatever kind
-        wait = _retry_after(error)
+        wait = _retry_after(error, self._limits.peer_retry_after_max_ms)
         if code is grpc.StatusCode.RESOURCE_EXHAUSTED and wait is not None:
             return ShedError(f"it has no room: {details}", retry_after=wait, where=self.name)
         if code is grpc.StatusCode.RESOURCE_EXHAUSTED and "larger than max" in details:
@@ -334,13 +334,13 @@ class PeerLink:
         self._diagnosis = asyncio.create_task(find_out())
 
 
-def _retry_after(error: grpc.aio.AioRpcError) -> float | None:
-    """Seconds that the refusal asks us to wait; None if it does not."""
+def _retry_after(error: grpc.aio.AioRpcError, ms_max: int) -> float | None:
+    """Seconds that the refusal asks us to wait, `ms_max` ms at most; None if it does not."""
     for name, value in error.trailing_metadata() or ():
         if name == RETRY_AFTER:
             text = value.decode("ascii", "replace") if isinstance(value, bytes) else value
             if text.isascii() and text.isdigit() and len(text) <= 9:
-                return min(RETRY_AFTER_MAX, int(text) / 1000)
+                return min(ms_max, int(text)) / 1000
     return None
 
 

@@ -27,6 +27,8 @@ from moonmesh.v1 import peer_pb2, serving_pb2
 GONE_MAX = 65_536
 """Withdrawals that wait to be told; more are not, and the next key listing finds them."""
 GONE_PER_MESSAGE = 256
+SAID_MAX = 8
+"""Messages that wait before all others: one of each kind, since a later one says the same or more."""
 HELLOS_WAITING = 8
 """Hellos of one peer that wait to be passed on, each with things of its own to say; a newer one takes the
 place of the newest, since it has the newest statement."""
@@ -120,9 +122,16 @@ class Relay:
         await self._may_serve.wait()
 
     def say(self, message: serving_pb2.FromServing) -> None:
-        """Sends something before everything else."""
+        """Sends something before everything else, instead of what waits and is of its kind."""
+        which = message.WhichOneof("what")
+        self._urgent = [waits for waits in self._urgent if waits.WhichOneof("what") != which]
         self._urgent.append(message)
         self._wake.set()
+
+    @property
+    def queues(self) -> dict[str, int]:
+        """What waits to be sent, for `status`."""
+        return {"gone_blocks": len(self._gone), "said": len(self._urgent)}
 
     async def listen(self) -> None:
         """Takes what the gateway says; returns when it is gone."""
@@ -135,7 +144,6 @@ class Relay:
                 pong = serving_pb2.Pong(n=message.ping.n)
                 if message.ping.report:
                     pong.report.CopyFrom(self._report())
-                self._urgent = [m for m in self._urgent if m.WhichOneof("what") != "pong"]
                 self.say(serving_pb2.FromServing(pong=pong))
             elif which == "greeting":
                 greeting = message.greeting

@@ -84,6 +84,7 @@ class PeerService:
         self._refusals = refusals
         self._guards = guards
         self._moved: dict[bytes, asyncio.Event] = {}
+        self._leaving = False
         blocks.use(guards)
 
     @property
@@ -93,7 +94,7 @@ class PeerService:
 
     def handlers(self) -> grpc.GenericRpcHandler:
         """For `server.add_generic_rpc_handlers`."""
-        arrivals = Arrivals(self._peer, self._limits.peer_stall_ms / 1000)
+        arrivals = Arrivals(self._peer, self._limits)
         methods: dict[str, Method] = {
             HELLO_METHOD: self.hello,
             CATALOG_METHOD: self.catalog,
@@ -108,6 +109,15 @@ class PeerService:
         """The log of a namespace has moved: answer who waits for that."""
         event = self._moved.get(fingerprint)
         if event is not None:
+            event.set()
+
+    def leave(self) -> None:
+        """Answers who waits for news, now and from now on: to be called before the server is stopped.
+
+        Its grace is for calls that get somewhere, and would be used up by questions that only wait.
+        """
+        self._leaving = True
+        for event in self._moved.values():
             event.set()
 
     async def hello(self, raw: bytes, context: Context) -> bytes:
@@ -216,6 +226,8 @@ class PeerService:
         )
 
     async def _wait_for_move(self, fingerprint: bytes, seconds: float) -> None:
+        if self._leaving:
+            return
         event = self._moved.get(fingerprint)
         if event is None or event.is_set():
             event = self._moved[fingerprint] = asyncio.Event()

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
-from federation.counters import counters
+from federation.counters import COUNTER_NAMES, counters
+from federation.peers.details import check_report, read_details
 from federation.trust.handshakes import RefusalLog
 from moonmesh.v1 import serving_pb2
-
-GUARDS = "guards"
-"""Where in the details of a report its guards are, by peer."""
 
 RESERVE_TICKS = 8
 """Ticks for which one serves before the next is loaded in reserve: a start is not slowed down by it, and
@@ -85,6 +82,10 @@ class Absorber:
         Raises:
             ValueError: it is none that a serving process makes.
         """
+        check_report(report)
+        details = read_details(report.details_json)
+        if len(self._counters.keys() | report.counters.keys()) > COUNTER_NAMES:
+            raise ValueError("it has had more counters than there can be")
         for name, total in report.counters.items():
             grown = total - self._counters.get(name, 0)
             if grown > 0:
@@ -99,12 +100,4 @@ class Absorber:
                 self._refusals.record(who, reason, each.last_at, grown)
         self._refused = {key: each.count for key, each in refused.items()}
         self.store_well = report.store_well
-        try:
-            details = json.loads(report.details_json)
-        except RecursionError as error:
-            raise ValueError("its details are nested too deeply") from error
-        if not isinstance(details, dict):
-            raise ValueError("its details are no object")
-        if not isinstance(details.get(GUARDS, {}), dict):
-            raise ValueError("its guards are no object")
         self.details = details

@@ -38,8 +38,6 @@ log = logging.getLogger(__name__)
 LISTEN_MORE_SECONDS = 0.02
 """A pull is listened to for this much longer than the silence that is held against a peer: timers are
 not exact."""
-JOBS_PER_PEER_MAX = 256
-"""Streams that may wait for one of `pulls_per_peer`; what comes after is shed at once."""
 
 
 class Source(Protocol):
@@ -101,6 +99,11 @@ class Puller:
     def under_way(self) -> int:
         """Blocks being pulled now."""
         return len(self._under_way)
+
+    @property
+    def waiting(self) -> int:
+        """Pulls that run or wait, of the peer with most of them."""
+        return max(map(len, self._jobs.values()), default=0)
 
     def ask(
         self,
@@ -178,10 +181,10 @@ class Puller:
         started: set[int] = set()
         for run in runs:
             jobs = self._jobs.setdefault(run.peer, set())
-            if len(jobs) >= JOBS_PER_PEER_MAX:
-                counters.add("moonmesh_pulls_shed_total")
-                break  # what follows would lie behind a gap
             for piece in self._fits.pieces([wanted[index].key for index in run.indices]):
+                if len(jobs) >= self._limits.pulls_waiting_per_peer:
+                    counters.add("moonmesh_pulls_shed_total")
+                    return started  # what follows would lie behind a gap
                 indices = run.indices[piece]
                 part = [wanted[index] for index in indices]
                 task = asyncio.create_task(

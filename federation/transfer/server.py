@@ -34,8 +34,6 @@ from moonmesh.v1 import peer_pb2
 
 READ_SECONDS = 2.0
 """How long a window may take to be copied out of Mooncake before its blocks count as missing."""
-ROOM_SECONDS = 1.0
-"""How long a window waits for bounce memory before its peer is told to come back later."""
 UNWELL = "its Mooncake does not answer"
 """Said to the peer that asks."""
 WINDOW_BLOCKS = 256
@@ -122,11 +120,14 @@ def check_keys(
 class _Room:
     """What one window takes up for a peer: leases in the pool, and bounce memory until it is sent."""
 
-    def __init__(self, turns: Turns, guard: Guard, ticket: Ticket, until: float) -> None:
+    def __init__(
+        self, turns: Turns, guard: Guard, ticket: Ticket, until: float, patience: float
+    ) -> None:
         self._turns = turns
         self._guard = guard
         self._ticket = ticket
         self._until = until
+        self._patience = patience
         self._held = 0
 
     async def take(self, size: int) -> None:
@@ -135,7 +136,7 @@ class _Room:
         Raises:
             ShedError: there is none.
         """
-        until = min(self._until, asyncio.get_running_loop().time() + ROOM_SECONDS)
+        until = min(self._until, asyncio.get_running_loop().time() + self._patience)
         refusal = await self._turns.hold(self._guard, self._ticket, GuardName.WINDOW, size, until)
         if refusal is not None:
             raise _shed(refusal)
@@ -227,8 +228,9 @@ class BlockServer:
         """
         self._pool.look()
         encoder = Encoder(self._limits.message_bytes)
+        patience = self._limits.peer_window_wait_ms / 1000
         for window in self._windows(fingerprint, keys, max_sizes):
-            room = _Room(self._turns, guard, ticket, until)
+            room = _Room(self._turns, guard, ticket, until, patience)
             async with aclosing(self._window(encoder, fingerprint, window, room)) as messages:
                 async for message in messages:
                     yield message

@@ -20,6 +20,8 @@ from typing import Final
 
 log = logging.getLogger(__name__)
 
+ENTRIES_MAX: Final = 64
+"""Refusals kept, by who and why."""
 UNKNOWN_TLS: Final = "unknown (TLS)"
 """Who it was, where a handshake failed: the C core's line names no address."""
 
@@ -43,7 +45,7 @@ class RefusalLog:
             that a stranger who varies its name costs no memory.
     """
 
-    def __init__(self, limit: int = 64) -> None:
+    def __init__(self, limit: int = ENTRIES_MAX) -> None:
         if limit < 1:
             raise ValueError("limit must be above 0")
         self._limit = limit

@@ -64,6 +64,7 @@ answer = "wrong-bytes"
 claims = ["east"]
 
 [invariants]
+local_p99 = { off = "the machine runs other tests; the suite smoke compares latencies" }
 deadlines = { allowed_share = 0.05 }
 errors = { given_up_share = 0.5 }
 returns = { within_s = 8 }
@@ -214,26 +215,26 @@ async def test_a_rate_is_kept_in_its_direction_alone(net: Net) -> None:
         sending.join()
         return time.monotonic() - began
 
-    await net.network.change("a", "b", Fault("rate", mbit=16))
-    assert 0.4 < seconds(here, there) < 2, "a million bytes at 2 MB/s"
-    assert seconds(there, here) < 0.4
+    await net.network.change("a", "b", Fault("rate", mbit=8))
+    assert 0.8 < seconds(here, there) < 4, "a million bytes at 1 MB/s"
+    assert seconds(there, here) < 0.8
     await net.network.change("a", "b", Fault("rate", mbit=1000))
-    assert seconds(here, there) < 0.4
+    assert seconds(here, there) < 0.8
     await net.network.heal()
-    assert seconds(here, there) < 0.4
+    assert seconds(here, there) < 0.8
 
 
 async def test_a_delay_acts_on_open_connections_in_its_direction(net: Net) -> None:
     here, there = net.dial()
-    await net.network.change("a", "b", Fault("delay", ms=100))
-    assert 0.1 <= round_trip(here, there) < 0.19
-    await net.network.change("b", "a", Fault("delay", ms=100))
-    assert 0.2 <= round_trip(here, there) < 0.4
+    await net.network.change("a", "b", Fault("delay", ms=300))
+    assert 0.3 <= round_trip(here, there) < 0.6
+    await net.network.change("b", "a", Fault("delay", ms=300))
+    assert 0.6 <= round_trip(here, there) < 1.2
     began = time.monotonic()
     net.dial()
-    assert time.monotonic() - began >= 0.2, "handshakes are late too"
+    assert time.monotonic() - began >= 0.6, "handshakes are late too"
     await net.network.heal()
-    assert round_trip(here, there) < 0.1
+    assert round_trip(here, there) < 0.3
 
 
 @pytest.mark.parametrize("mode", ["cut", "rate", "delay"])
@@ -283,10 +284,11 @@ async def test_the_network_of_the_host_has_no_part_in_it(tmp_path: Path) -> None
     assert seen() == before
 
 
-@pytest.fixture
-def scenario(tmp_path: Path) -> str:
-    (tmp_path / "cut.toml").write_text(SCENARIO)
-    return str(tmp_path / "cut.toml")
+@pytest.fixture(scope="module")
+def scenario(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("scenario") / "cut.toml"
+    path.write_text(SCENARIO)
+    return str(path)
 
 
 def arguments(scenario: str) -> list[str]:
@@ -294,8 +296,8 @@ def arguments(scenario: str) -> list[str]:
     return [*given, "--network", "namespaces"]
 
 
-@pytest.fixture
-def runner(scenario: str) -> Iterator[subprocess.Popen[str]]:
+@contextlib.contextmanager
+def running(scenario: str) -> Iterator[subprocess.Popen[str]]:
     """A run whose groups are up."""
     process = subprocess.Popen(
         command(*arguments(scenario)), env=environment(), stdout=subprocess.PIPE, text=True
@@ -317,42 +319,40 @@ def run_of(runner: int) -> str:
     return record.stem
 
 
-def test_a_scenario_holds_and_leaves_nothing(tmp_path: Path, scenario: str) -> None:
-    before = set(NAMED.iterdir()) if NAMED.is_dir() else set()
-    report = tmp_path / "report.json"
-    done = moonmesh(*arguments(scenario), "--json", report, timeout=200)
-    assert done.returncode == 0, done.stdout + done.stderr
-    (found,) = json.loads(report.read_text())["scenarios"]
-    assert found["again"].endswith("--network namespaces")
-    assert found["figures"]["verified_bytes"] > 20 << 20
-    assert set(NAMED.iterdir()) <= before
-
-
-def test_an_interrupted_run_removes_its_namespaces(runner: subprocess.Popen[str]) -> None:
-    run = run_of(runner.pid)
-    assert len(named_of(run)) == 4
-    runner.send_signal(signal.SIGINT)
-    assert runner.stdout is not None
-    rest = runner.stdout.read()
-    assert runner.wait(60) == 128 + signal.SIGINT, rest
+def test_an_interrupted_run_removes_its_namespaces(scenario: str) -> None:
+    with running(scenario) as runner:
+        run = run_of(runner.pid)
+        assert len(named_of(run)) == 4
+        runner.send_signal(signal.SIGINT)
+        assert runner.stdout is not None
+        rest = runner.stdout.read()
+        assert runner.wait(60) == 128 + signal.SIGINT, rest
     assert named_of(run) == []
     assert list(marked(run)) == []
 
 
-def test_what_a_killed_runner_leaves_is_removed_by_the_next(
-    runner: subprocess.Popen[str], scenario: str
+def test_a_scenario_holds_after_a_killed_one_and_nothing_of_either_is_left(
+    tmp_path: Path, scenario: str
 ) -> None:
-    run = run_of(runner.pid)
-    runner.send_signal(signal.SIGKILL)
-    runner.wait()
+    before = set(NAMED.iterdir()) if NAMED.is_dir() else set()
+    with running(scenario) as runner:
+        run = run_of(runner.pid)
+        runner.send_signal(signal.SIGKILL)
+        runner.wait()
     assert len(named_of(run)) == 4, "nothing was left: this shows nothing"
     assert list(marked(run))
-    done = moonmesh(*arguments(scenario), timeout=120)
+    report = tmp_path / "report.json"
+    done = moonmesh(*arguments(scenario), "--json", report, timeout=200)
+    assert done.returncode == 0, done.stdout + done.stderr
     assert f"cleaned up after the run {run}" in done.stdout
     assert "4 network namespaces, 0 could not be removed" in " ".join(done.stdout.split())
     assert named_of(run) == []
     assert list(marked(run)) == []
     assert not (runs_folder() / f"{run}.json").exists()
+    (found,) = json.loads(report.read_text())["scenarios"]
+    assert found["again"].endswith("--network namespaces")
+    assert found["figures"]["verified_bytes"] > 20 << 20
+    assert set(NAMED.iterdir()) <= before
 
 
 def test_without_root_it_is_refused_with_exit_code_2(scenario: str, tmp_path: Path) -> None:

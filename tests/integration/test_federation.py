@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import shutil
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
+from chaos.invariants.bounds import BOUNDS, broken, held
+from federation.config import Limits
 from federation.errors import UsageError
 from federation.identity import Envelope
 from tests.support.federation import BLOCK, NAMESPACE, Buffer, Federation, content, read, write
@@ -20,7 +22,17 @@ pytestmark = pytest.mark.real
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
-    with Federation(tmp_path_factory.mktemp("pair")) as federation:
+    folder, limits = tmp_path_factory.mktemp("pair"), {"listing_interval_ms": 500}
+    with Federation(folder, limits=limits, master={"lease_ttl_ms": 2000}) as federation:
+        yield federation
+
+
+@pytest.fixture(scope="module")
+def row(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
+    """A and C know B, not each other."""
+    names = ("aaa", "bbb", "ccc")
+    folder = tmp_path_factory.mktemp("row")
+    with Federation(folder, names, without=[("aaa", "ccc")]) as federation:
         yield federation
 
 
@@ -46,6 +58,14 @@ def test_a_chain_is_continued_up_to_the_first_block_that_nobody_has(pair: Federa
     tiers = read(west, keys)
     assert tiers[:5] == ["peer"] * 4 + ["miss"]
     assert tiers[8:] == ["local"] * 2
+
+
+def test_all_that_may_pile_up_is_in_the_status_and_within_its_limit(pair: Federation) -> None:
+    rows = {row.name for row in BOUNDS} - {"pulls open, in", "pulls open, out"}  # none is, now
+    for name in ("east", "west"):
+        seen = dict(held(pair.status(name)))
+        assert not rows - seen.keys()
+        assert broken(seen, Limits(), 0.0) == []
 
 
 def test_get_and_put_of_one_block(pair: Federation) -> None:
@@ -123,87 +143,81 @@ def test_many_askers_of_one_block_are_one_pull(pair: Federation) -> None:
     assert pair.counter("west", "moonmesh_peer_blocks_total") - before == 20
 
 
-def test_an_evicted_block_is_a_miss_and_is_withdrawn(tmp_path: Path) -> None:
-    with Federation(tmp_path, limits={"listing_interval_ms": 500}) as federation:
-        east, west = federation.store("east"), federation.store("west")
-        keys = [f"evict-{i}" for i in range(8)]
-        write(east, keys)
-        federation.wait_for_view("west", "east", 8)
-        assert east._store is not None
-        names = [f"{east._prefix}{key}" for key in keys]
-        assert {o.status.value for o in east._store.remove(names, 5.0, force=True)} == {"hit"}
-        assert read(west, keys) == ["miss"] * 8
-        federation.wait_for_view("west", "east", 0)
-        assert federation.counter("west", "moonmesh_peer_blocks_total") == 0
-        # Written anew, it is offered anew.
-        write(east, keys)
-        wait_for(lambda: read(west, keys)[0] != "miss", 10, "west to find it again")
+def test_an_evicted_block_is_a_miss_and_is_withdrawn(pair: Federation) -> None:
+    east, west = pair.store("east"), pair.store("west")
+    keys = [f"evict-{i}" for i in range(8)]
+    held = pair.status("east")["holdings"]["blocks"]
+    before = pair.counter("west", "moonmesh_peer_blocks_total")
+    write(east, keys)
+    pair.wait_for_view("west", "east", held + 8)
+    assert east._store is not None
+    names = [f"{east._prefix}{key}" for key in keys]
+    assert {o.status.value for o in east._store.remove(names, 5.0, force=True)} == {"hit"}
+    assert read(west, keys) == ["miss"] * 8
+    pair.wait_for_view("west", "east", held)
+    assert pair.counter("west", "moonmesh_peer_blocks_total") == before
+    # Written anew, it is offered anew.
+    write(east, keys)
+    wait_for(lambda: read(west, keys)[0] != "miss", 10, "west to find it again")
 
 
-def test_what_was_pulled_is_not_offered_onward_not_even_after_a_restart(tmp_path: Path) -> None:
-    """A and C know B, not each other; what B has from A stays at B."""
-    names = ("aaa", "bbb", "ccc")
-    with Federation(tmp_path, names, without=[("aaa", "ccc")]) as federation:
-        a, b, c = (federation.store(name, deadline_ms=3000) for name in names)
-        keys = [f"hop-{i}" for i in range(10)]
-        write(a, keys)
-        federation.wait_for_view("bbb", "aaa", 10)
-        assert read(b, keys) == ["peer"] * 10
-        wait_for(lambda: read(b, keys) == ["local"] * 10, 10, "b to admit them")
-        write(b, ["own-of-b"])
-        federation.wait_for_view("ccc", "bbb", 1)
-        assert read(c, keys) == ["miss"] * 10
-        # An engine of b writes back what it was given: that does not make it b's own.
-        write(b, keys)
-        assert read(c, ["own-of-b"]) == ["peer"]
-        assert read(c, keys) == ["miss"] * 10
+def test_what_was_pulled_is_not_offered_onward_not_even_after_a_restart(row: Federation) -> None:
+    """What B has from A stays at B."""
+    a, b, c = (row.store(name, deadline_ms=3000) for name in ("aaa", "bbb", "ccc"))
+    keys = [f"hop-{i}" for i in range(10)]
+    write(a, keys)
+    row.wait_for_view("bbb", "aaa", 10)
+    assert read(b, keys) == ["peer"] * 10
+    wait_for(lambda: read(b, keys) == ["local"] * 10, 10, "b to admit them")
+    write(b, ["own-of-b"])
+    row.wait_for_view("ccc", "bbb", 1)
+    assert read(c, keys) == ["miss"] * 10
+    # An engine of b writes back what it was given: that does not make it b's own.
+    write(b, keys)
+    assert read(c, ["own-of-b"]) == ["peer"]
+    assert read(c, keys) == ["miss"] * 10
 
-        old = federation.groups["bbb"].kill("gateway")
-        wait_for(
-            lambda: (
-                federation.groups["bbb"].phase("gateway") == "ready"
-                and federation.groups["bbb"].pid("gateway") != old
-            ),
-            30,
-            "b's gateway to be started again",
-        )
-        federation.wait_until_alive()
-        # After the restart b still knows which of its blocks are its own ...
-        federation.wait_for_view("ccc", "bbb", 1)
-        wait_for(
-            lambda: len(b.stats()) > 0 and b._link is not None and b._link.usable, 10, "b's link"
-        )
-        write(b, keys)
-        assert federation.status("bbb")["holdings"]["blocks"] == 11
-        # ... and offers nothing of a's.
-        federation.wait_for_view("ccc", "bbb", 1)
-        assert read(c, keys) == ["miss"] * 10
-        assert federation.counter("ccc", "moonmesh_peer_blocks_total") == 1
+    group = row.groups["bbb"]
+    old = group.kill("gateway")
+    wait_for(
+        lambda: group.phase("gateway") == "ready" and group.pid("gateway") != old,
+        30,
+        "b's gateway to be started again",
+    )
+    row.wait_until_alive()
+    # After the restart b still knows which of its blocks are its own ...
+    row.wait_for_view("ccc", "bbb", 1)
+    wait_for(lambda: len(b.stats()) > 0 and b._link is not None and b._link.usable, 10, "b's link")
+    write(b, keys)
+    assert row.status("bbb")["holdings"]["blocks"] == 11
+    # ... and offers nothing of a's.
+    row.wait_for_view("ccc", "bbb", 1)
+    assert read(c, keys) == ["miss"] * 10
+    assert row.counter("ccc", "moonmesh_peer_blocks_total") == 1
 
 
-def test_writing_back_at_once_does_not_make_a_pulled_block_our_own(tmp_path: Path) -> None:
+def test_writing_back_at_once_does_not_make_a_pulled_block_our_own(row: Federation) -> None:
     """A backs-up engine writes back before the gateway has admitted what it handed over."""
-    names = ("aaa", "bbb", "ccc")
-    with Federation(tmp_path, names, without=[("aaa", "ccc")]) as federation:
-        a, b, c = (federation.store(name, deadline_ms=5000) for name in names)
-        keys = [f"back-{i}" for i in range(300)]
-        write(a, keys)
-        federation.wait_for_view("bbb", "aaa", 300)
-        write(b, ["own-of-b"])
-        federation.wait_for_view("ccc", "bbb", 1)
-        for start in range(0, 300, 30):
-            part = keys[start : start + 30]
-            assert set(read(b, part)) == {"peer"}
-            missing = [
-                k
-                for k, e in zip(part, b.batch_is_exist(part, for_write=True), strict=True)
-                if not e
-            ]
-            if missing:
-                write(b, missing)
-        wait_for(lambda: read(b, keys) == ["local"] * 300, 20, "all to be admitted")
-        federation.wait_for_view("ccc", "bbb", 1)
-        assert read(c, keys) == ["miss"] * 300
+    a, b, c = (row.store(name, deadline_ms=5000) for name in ("aaa", "bbb", "ccc"))
+    keys = [f"back-{i}" for i in range(300)]
+    of_a = row.status("aaa")["holdings"]["blocks"]
+    write(a, keys)
+    row.wait_for_view("bbb", "aaa", of_a + 300)
+    write(b, ["another-of-b"])
+    wait_for(lambda: read(c, ["another-of-b"]) != ["miss"], 20, "c to see what is b's own")
+    for start in range(0, 300, 30):
+        part = keys[start : start + 30]
+        assert set(read(b, part)) == {"peer"}
+        missing = [
+            k for k, e in zip(part, b.batch_is_exist(part, for_write=True), strict=True) if not e
+        ]
+        if missing:
+            write(b, missing)
+    wait_for(lambda: read(b, keys) == ["local"] * 300, 20, "all to be admitted")
+    (seen,) = [p for p in row.status("ccc")["peers"] if p["name"] == "bbb"]
+    own = sum(view["blocks"] for view in seen["views"])
+    assert own <= 2, "b offers its own blocks alone"
+    assert read(c, keys) == ["miss"] * 300
 
 
 def test_a_chain_longer_than_a_request_crosses_whole(pair: Federation) -> None:
@@ -298,3 +312,29 @@ def test_what_came_from_a_peer_can_be_purged(pair: Federation) -> None:
     assert read(west, theirs) == ["peer"] * 20, "they are pulled anew, while it is imported"
     again = moonmesh("purge", "--origin", "nobody", "-c", config)
     assert (again.returncode, "no block is known here" in again.stdout) == (1, True)
+
+
+def lose_epoch(pair: Federation) -> int:
+    """East's gateway starts without its epoch; the one in which west believes it again."""
+    east, before = pair.groups["east"], int(pair.status("east")["epoch"])
+    shutil.rmtree(east.config.coordination_dir)
+    old = east.kill("gateway")
+    wait_for(lambda: east.pid("gateway") not in (None, old), 30, "a new gateway")
+
+    def trusted() -> bool:
+        (peer,) = pair.status("west")["peers"]
+        epoch = int(str(peer["version"]).split(".")[0])
+        return epoch > before and peer["quarantine"] is None and bool(peer["pullable"])
+
+    wait_for(trusted, 30, f"west to believe east again: {pair.status('west')['peers']}")
+    assert any("the epoch was lost" in text for text in pair.status("east")["problems"])
+    return int(pair.status("east")["epoch"])
+
+
+def test_a_group_that_lost_its_epoch_is_believed_again_by_itself(pair: Federation) -> None:
+    first = lose_epoch(pair)
+    # It begins in the epoch that west remembers, as a second process would; then below it.
+    assert first == 2
+    assert pair.counter("west", "moonmesh_gossip_quarantines_total") == 1
+    assert lose_epoch(pair) == 3
+    assert pair.counter("west", "moonmesh_gossip_quarantines_total") == 1

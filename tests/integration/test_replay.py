@@ -73,7 +73,7 @@ def figures_of(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
 def test_a_replay_in_all_modes(place: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.json"
     result = subprocess.run(
-        replay_command("--requests", "250", "--rate", "40", "--deadline-ms", "5000", "--json",
+        replay_command("--requests", "180", "--rate", "40", "--deadline-ms", "5000", "--json",
             str(out),),
         env=environment(), capture_output=True, text=True, timeout=170, check=False,
     )  # fmt: skip
@@ -86,7 +86,7 @@ def test_a_replay_in_all_modes(place: Path, tmp_path: Path) -> None:
         "worst_overrun_raw_ms", "peer_bytes", "metadata_bytes", "view_age_requests",
         "pull_ms_p50", "pull_ms_p99",
     }  # fmt: skip
-    assert found["requests"] == 250
+    assert found["requests"] == 180
     assert found["local_hits"] + found["peer_hits"] + found["misses"] == found["blocks"]
     assert found["peer_hits"] > 0
     assert found["peer_bytes"] >= found["peer_hits"] * 8192
@@ -97,14 +97,12 @@ def test_a_replay_in_all_modes(place: Path, tmp_path: Path) -> None:
     assert {t["name"] for t in report["targets"]} == {
         "wrong_bytes", "deadline_overruns", "ratio_to_one_pool",
     }  # fmt: skip
-    assert "federated: 250 requests" in result.stderr
+    assert "federated: 180 requests" in result.stderr
     assert report["interrupted"] is False
 
 
-@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM])
-def test_interrupted_it_takes_all_down_and_prints_what_it_has(
-    place: Path, tmp_path: Path, sign: signal.Signals
-) -> None:
+def test_interrupted_it_takes_all_down_and_prints_what_it_has(place: Path, tmp_path: Path) -> None:
+    sign = signal.SIGTERM  # the others end a session alike: see tests/unit/test_bench_session.py
     out, log = tmp_path / "out.json", tmp_path / "log"
     with open(log, "wb") as output:
         process = subprocess.Popen(
@@ -179,7 +177,7 @@ def test_the_demo_with_the_worked_example(
             text = re.sub(rf"\b{base}\b", str(free), path.read_text())
             path.write_text(text.replace(f":{base + 2}", f":{free + 2}"))
     monkeypatch.setattr(demo, "find_example", lambda: example)
-    result = CliRunner().invoke(main.app, ["demo", "--requests", "250", "--rate", "80"])
+    result = CliRunner().invoke(main.app, ["demo", "--requests", "200", "--rate", "80"])
     assert result.exit_code == 0, result.output
     for expected in ("isolated", "federated", "one pool", "p50", "engine.get", "serve.pull"):
         assert expected in result.output

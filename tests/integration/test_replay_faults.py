@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import signal
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
@@ -27,16 +27,17 @@ DEADLINE_MS = 500
 class Two:
     """Two federated groups with an engine each; every answer is kept."""
 
-    def __init__(self, groups: list[RunningGroup], engines: list[EngineProcess]) -> None:
+    def __init__(self, groups: list[RunningGroup], engines: list[EngineProcess], tag: str) -> None:
         self.groups = groups
         self.engines = engines
         self.answers: list[tuple[float, int, Answer]] = []
+        self._tag = tag
         self._number = 0
 
     async def ask(self, group: int, chain: str) -> Answer:
         """Read a chain in a group, and write there what it lacked."""
         self._number += 1
-        keys = tuple(f"{chain}-{i}" for i in range(CHAIN))
+        keys = tuple(f"{self._tag}-{chain}-{i}" for i in range(CHAIN))
         answer = await self.engines[group].ask(self._number, keys, 30)
         self.answers.append((time.monotonic(), group, answer))
         return answer
@@ -62,24 +63,28 @@ class Two:
         ]
 
 
-@pytest.fixture
-async def two(tmp_path: Path) -> AsyncIterator[Two]:
-    layout = Layout(2, 64 << 20, 2000, neighbours())
-    paths = write_groups(tmp_path, "federated", layout)
-    await init_peers(tmp_path, paths, tmp_path / "peer-init.log")
+@pytest.fixture(scope="module")
+def groups(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[RunningGroup]]:
+    folder = tmp_path_factory.mktemp("two")
+    paths = write_groups(folder, "federated", Layout(2, 64 << 20, 2000, neighbours()))
+    asyncio.run(init_peers(folder, paths, folder / "peer-init.log"))
     with contextlib.ExitStack() as running:
-        groups = [RunningGroup(path) for path in paths]
-        for group in groups:
-            running.enter_context(group)
-        engines: list[EngineProcess] = []
-        try:
-            for i, group in enumerate(groups):
-                engines.append(await EngineProcess.start(a_spec(group), tmp_path / f"e{i}.log"))
-            found = Two(groups, engines)
-            await found.until_peer_hit("warm", 30)
-            yield found
-        finally:
-            await asyncio.gather(*(engine.finish() for engine in engines))
+        yield [running.enter_context(RunningGroup(path)) for path in paths]
+
+
+@pytest.fixture
+async def two(
+    groups: list[RunningGroup], tmp_path: Path, request: pytest.FixtureRequest
+) -> AsyncIterator[Two]:
+    engines: list[EngineProcess] = []
+    try:
+        for i, group in enumerate(groups):
+            engines.append(await EngineProcess.start(a_spec(group), tmp_path / f"e{i}.log"))
+        found = Two(groups, engines, request.node.name)
+        await found.until_peer_hit("warm", 30)
+        yield found
+    finally:
+        await asyncio.gather(*(engine.finish() for engine in engines))
 
 
 def neighbours() -> int:

@@ -17,9 +17,10 @@ import grpc
 import psutil
 import pytest
 
-from federation.config import SERVING_BYTES_PER_BLOCK, SERVING_KEY_BYTES
 from federation.identity import Fingerprint
+from federation.limits_config import SERVING_BYTES_PER_BLOCK, SERVING_KEY_BYTES
 from federation.serving import RESERVED_BYTES
+from federation.transfer.losses import LOST_BLOCKS_MIN
 from moonmesh.v1 import engine_pb2
 from tests.support.clock import Punctuality
 from tests.support.federation import FINGERPRINT, Federation, read, write
@@ -239,7 +240,7 @@ def tight(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
         "block_bytes_max": "1 MiB",
         "staging_bytes": "16 MiB",
         "holdings_blocks": 125_000,
-        "listing_interval_ms": 25_000,
+        "listing_interval_ms": 600_000,
         "control_message_bytes_max": "8 MiB",
     }
     with Federation(tmp_path_factory.mktemp("tight"), limits=limits) as federation:
@@ -282,9 +283,15 @@ def test_the_longest_keys_do_not_break_its_memory_limit(tight: Federation) -> No
     assert fit <= now["blocks"] <= fit + 2, "and the short ones of before"
     assert now["rss_bytes"] < config.limits.serving_memory
     print(f"{before['rss_bytes'] >> 20} MiB, then {now['rss_bytes'] >> 20} MiB")
-    # A listing takes them away; then there is room again.
-    wait_for(lambda: serving(tight, "east").get("blocks", fit) < 100, 60, "a listing")
+    # A listing takes them away, at once since a serve finds that they are lost; then there is room again.
     east, west = tight.store("east"), tight.store("west", deadline_ms=3000)
+    lost = [f"{i:01000d}" for i in range(LOST_BLOCKS_MIN)]
+
+    def listed() -> bool:
+        read(west, lost)
+        return bool(serving(tight, "east").get("blocks", fit) < 100)
+
+    wait_for(listed, 60, "a listing")
     write(east, ["after"])
     wait_for(lambda: read(west, ["after"]) != ["miss"], 20, "pulls")
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -96,11 +97,13 @@ class Federation:
 
     def __enter__(self) -> Federation:
         try:
-            for name in self.ports:
-                if name not in self._absent:
-                    group = RunningGroup(self.folder / name / "group.toml")
-                    self._stack.enter_context(group)
-                    self.groups[name] = group
+            self.groups = {
+                name: RunningGroup(self.folder / name / "group.toml")
+                for name in self.ports
+                if name not in self._absent
+            }
+            self._stack.callback(self._each, RunningGroup.down)
+            self._each(RunningGroup.up)
             if self._alive:
                 self.wait_until_alive()
         except BaseException:
@@ -117,6 +120,13 @@ class Federation:
         for store in self._stores:
             store.close()
         self._stack.close()
+
+    def _each(self, do: Callable[[RunningGroup], None]) -> None:
+        """All groups at once: one waits most of the time. All are done before an error is raised."""
+        with ThreadPoolExecutor(len(self.groups)) as threads:
+            done = [threads.submit(do, group) for group in self.groups.values()]
+        for one in done:
+            one.result()
 
     def store(self, name: str, **options: Any) -> FederatedStore:
         """An engine's store in this process; closed at the end."""

@@ -198,6 +198,28 @@ async def link_to(address: str, made: Made, own: str, **limits: Any) -> AsyncIte
         await link.close()
 
 
+@contextlib.asynccontextmanager
+async def fixed_window(
+    address: str, made: Made, own: str = "west"
+) -> AsyncIterator[grpc.aio.Channel]:
+    """A channel of `own`'s to east for calls that are not read: it takes what HTTP/2 begins with, no more.
+
+    gRPC otherwise measures the line and widens its windows as it sees fit, also while nobody reads: it took
+    between 8 and 77 MiB of a test's answers unread, and at times the error behind them.
+    """
+    credentials = made.of(own)
+    options: list[tuple[str, Any]] = [
+        *credentials.channel_options("east"),
+        ("grpc.http2.bdp_probe", 0),
+        ("grpc.max_receive_message_length", 2 * MIB),
+        ("grpc.use_local_subchannel_pool", 1),
+    ]
+    async with grpc.aio.secure_channel(
+        address, credentials.channel_credentials(), options=options
+    ) as channel:
+        yield channel
+
+
 async def pulled(link: PeerLink, *keys: str, timeout: float = 5.0) -> int:
     """Pulls as the puller does, with a ticket; the blocks that came."""
     ticket = link.guard.admit(Cost(), time.monotonic())

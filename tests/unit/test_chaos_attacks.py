@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -67,8 +68,10 @@ async def test_held_pulls_fill_the_streams_the_windows_and_then_the_requests(mad
             lambda: east.status()["open"] == {"pull": 7, "catalog": 1}, 5, "calls of both kinds"
         )
         await wait_for_async(lambda: east.status()["memory_bytes"] > 0, 5, "windows to be held")
+        await wait_for_async(
+            lambda: {"streams", "requests"} <= set(east.status()["refusals"]), 5, "both refusals"
+        )
         assert east.status()["memory_bytes"] <= part
-        assert {"streams", "requests"} <= set(east.status()["refusals"])
         assert attacker.books.bytes == 0, "nothing is read"
 
 
@@ -80,11 +83,12 @@ async def test_polls_are_held_as_long_as_there_is_nothing_new(made: Made) -> Non
 
 
 async def test_look_ups_are_many_and_small(made: Made) -> None:
+    began = time.monotonic()
     async with attacked(made, Attack.LOOKUPS, peer_requests_per_s=50) as (east, attacker):
         await wait_for_async(
             lambda: "request_rate" in east.status()["refusals"], 5, "the rate to be met"
         )
-        assert 0 < attacker.books.served <= 80
+        assert 0 < attacker.books.served <= 50 * (time.monotonic() - began + 1)
 
 
 async def test_draining_goes_on_until_it_is_refused(made: Made) -> None:

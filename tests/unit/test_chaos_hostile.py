@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
+import os
 import random
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -11,6 +13,7 @@ from typing import TypeVar
 
 import pytest
 
+from chaos.hostile import peer
 from chaos.hostile.answers import (
     HUGE_BYTES,
     MESSAGES,
@@ -230,7 +233,35 @@ def test_a_replay_has_its_own_past_and_the_words_of_others(
     monkeypatch.setattr("chaos.hostile.statements.time.monotonic", lambda: next(times))
     judged(west, 3)
     speaker.how = "replay"
-    receipts, rejected = judged(west, 40)
+    receipts, rejected = judged(west, 5)  # not by chance: every four replies have both
     assert {Receipt.STALE, Receipt.REJECTED} <= receipts
     assert rejected <= {Reason.BAD_SIGNATURE, Reason.OTHER_GROUP}
     assert rejected
+
+
+def test_one_program_is_one_hostile_peer_after_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    Made(tmp_path).peering("west", "east")
+    load = LoadClaims(
+        tag="t", owners=("west",), chains=2, blocks=2, block_bytes=4096, namespaces=("demo",)
+    )
+    (tmp_path / "load.json").write_text(load.model_dump_json())
+    common = [f"--config={tmp_path}/west.toml", "--listen=127.0.0.1:0", "--behaviour=honest"]
+    common += [f"--load={tmp_path}/load.json", "--target=east"]
+    lines = [
+        json.dumps({"arguments": [*common, "--epoch=1", "--attack=hellos"]}), "go", "rest",
+        json.dumps({"arguments": [*common, "--epoch=2", "--attack=hellos"]}), "rest",
+        json.dumps({"arguments": [*common, "--epoch=3"]}), "go", "rest",
+    ]  # fmt: skip
+    read, write = os.pipe()
+    os.write(write, "".join(f"{line}\n" for line in lines).encode())
+    os.close(write)
+    with os.fdopen(read) as stdin:
+        monkeypatch.setattr("sys.stdin", stdin)
+        asyncio.run(asyncio.wait_for(peer._lives(), 20))
+    said = capfd.readouterr().out.splitlines()
+    assert (said[0::3], said[2::3]) == (["ready"] * 3, ["ok"] * 3)
+    attacked, asleep, quiet = (json.loads(line) for line in said[1::3])
+    assert "refused" in attacked
+    assert asleep == quiet == {"pulls": 0, "catalogs": 0}, "the second was not woken"

@@ -6,7 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
+from chaos.invariants.bounds import BOUNDS
+from chaos.invariants.comparison import compare
 from chaos.invariants.judge import cap_bytes, judge
 from chaos.invariants.parameters import Invariants
 from chaos.invariants.verdict import Verdict
@@ -14,6 +17,7 @@ from chaos.layout import BASE_LIMITS
 from chaos.load.spec import Audit, Sample, Totals
 from chaos.record import PROBE, Pass, Record, Usage
 from chaos.scenario import Scenario
+from federation.config import Limits
 from local_group.config import MIB
 
 BEGIN, FAULT, HEALED, END = 100.0, 101.0, 102.0, 105.0
@@ -54,12 +58,19 @@ def sound(**invariants: Any) -> Record:
                 at = BEGIN + i / 10
                 away = FAULT <= at < HEALED and kind == "fault"
                 found = {"local": 0, "peer": 0, "misses": 4} if away else {"local": 0, "peer": 4}
-                samples.append(call(at, "peer", **found))
+                owner = next(g for g in GROUPS if g != group)
+                samples.append(call(at, "peer", owner=owner, **found))
             made.samples[group] = samples
             made.totals[group] = Totals(verified_bytes=100 * MIB, puts=100, stored=100)
             made.audits[group] = Audit(checked=100, verified_bytes=MIB)
             made.ended[group] = True
-            made.usage[group] = Usage(rss=110 * MIB, descriptors=50, threads=20, seen=10)
+            made.usage[group] = Usage(
+                rss=110 * MIB,
+                descriptors=50,
+                threads=20,
+                seen=10,
+                held={row.name: row.limit(Limits(**BASE_LIMITS)) for row in BOUNDS},
+            )
         made.samples[PROBE] = reads()
         return made
 
@@ -74,8 +85,12 @@ def sound(**invariants: Any) -> Record:
     return record
 
 
+def judged(record: Record) -> list[Verdict]:
+    return judge(record, BASE_LIMITS, compare(record))
+
+
 def verdict(record: Record, name: str) -> Verdict:
-    (found,) = [v for v in judge(record, BASE_LIMITS) if v.name.split()[0] == name]
+    (found,) = [v for v in judged(record) if v.name.split()[0] == name]
     return found
 
 
@@ -88,7 +103,7 @@ def test_a_sound_run_breaks_nothing() -> None:
         counters=[{"group": "west", "name": "moonmesh_x_total"}],
         refused=[{"group": "west", "who": "evil", "says": "lie"}],
     )
-    verdicts = judge(record, BASE_LIMITS)
+    verdicts = judged(record)
     assert [v for v in verdicts if not v.held] == []
     assert len(verdicts) == 15
 
@@ -119,7 +134,8 @@ BREAKS: list[tuple[str, Callable[[Record], None]]] = [
     ("acknowledged", lambda r: setattr(audit(r), "unread", 1)),
     ("bounded", lambda r: setattr(r.passes[0].usage["west"], "descriptors", 10_000)),
     ("bounded", lambda r: setattr(r.passes[0].usage["west"], "threads", 10_000)),
-    ("bounded", lambda r: setattr(r.passes[0].usage["west"], "staging", 65 * MIB)),
+    ("bounded", lambda r: r.passes[0].usage["west"].held.update({"staging bytes": 65 * MIB})),
+    ("bounded", lambda r: r.passes[0].usage["west"].held.pop("counters")),
     ("bounded", lambda r: setattr(r.passes[0].usage["west"], "seen", 0)),
     ("healthy", lambda r: r.problems.append("west: gateway is restarting")),
     ("leftovers", lambda r: r.leftovers.append("1 sleep")),
@@ -130,7 +146,7 @@ BREAKS: list[tuple[str, Callable[[Record], None]]] = [
 def test_one_thing_wrong_breaks_one_invariant(name: str, spoil: Callable[[Record], None]) -> None:
     record = sound()
     spoil(record)
-    assert [v.name for v in judge(record, BASE_LIMITS) if not v.held] == [name]
+    assert [v.name for v in judged(record) if not v.held] == [name]
 
 
 def test_lateness_up_to_the_slack_and_few_timeouts_are_let_pass() -> None:
@@ -138,7 +154,7 @@ def test_lateness_up_to_the_slack_and_few_timeouts_are_let_pass() -> None:
     add(record, call(FAULT, late_ms=10.0))
     add(record, call(FAULT, local=0, misses=4))
     totals(record).codes.update({"put -900": 4, "local -901": 4})
-    assert all(v.held for v in judge(record, BASE_LIMITS))
+    assert all(v.held for v in judged(record))
 
 
 def test_memory_may_grow_by_what_the_limits_allow_and_a_tenth() -> None:
@@ -187,6 +203,72 @@ def test_peer_hits_have_to_return_to_every_group_in_time() -> None:
     assert late.detail.startswith("west: 1.5")
     record.passes[0].samples["west"] = [s for s in west if s.kind != "peer" or s.at < HEALED]
     assert "west: not at all" in verdict(record, "returns").detail
+
+
+def test_chains_of_hostile_peers_count_neither_for_returns_nor_against() -> None:
+    record = sound(returns={"within_s": 1})
+    west = record.passes[0].samples["west"]
+    # Every other chain that west asks for is the hostile peer's, and never read whole.
+    lies = [call(BEGIN + 0.05 + i / 10, "peer", local=0, misses=4, owner="evil") for i in range(50)]
+    record.passes[0].samples["west"] = west + lies
+    assert verdict(record, "returns").held
+    honest = [s for s in west if s.kind != "peer"]
+    whole = [s._replace(local=0, peer=4, misses=0) for s in lies]
+    record.passes[0].samples["west"] = honest + whole
+    assert verdict(record, "returns").held, "east asked for west's, and they returned"
+    record.passes[0].samples["east"] = [
+        s for s in record.passes[0].samples["east"] if s.kind != "peer"
+    ]
+    assert not verdict(record, "returns").held, "nobody asked a real group for anything"
+
+
+def test_only_the_owners_that_are_named_have_to_return() -> None:
+    def without_easts(**returns: Any) -> Record:
+        record = sound(returns=returns)
+        record.passes[0].samples["west"] = [
+            s for s in record.passes[0].samples["west"] if s.kind != "peer" or s.at < HEALED
+        ]
+        return record
+
+    assert not verdict(without_easts(within_s=1), "returns").held
+    assert verdict(without_easts(within_s=1, owners=["west"]), "returns").held
+
+
+@pytest.mark.parametrize(
+    ("sign", "spoil"),
+    [
+        ({"peer_hits_below": 0.5}, {"peer": 4, "misses": 0}),
+        ({"peer_ms_at_least": 0.9}, {"ms": 0.8}),
+    ],
+)
+def test_each_sign_of_a_fault_can_be_missing(sign: dict[str, Any], spoil: dict[str, Any]) -> None:
+    record = sound(felt=sign)
+    assert verdict(record, "felt").held
+    for group in GROUPS:
+        record.passes[0].samples[group] = [
+            s._replace(**spoil) if s.kind == "peer" else s for s in record.passes[0].samples[group]
+        ]
+    assert not verdict(record, "felt").held
+
+
+def test_a_fault_of_the_own_mooncake_is_felt_in_blocks_that_it_did_not_give() -> None:
+    record = sound(felt={"given_up_at_least": 8})
+    add(record, call(FAULT + 0.1, local=0, misses=4), call(HEALED, local=0, misses=4))
+    assert not verdict(record, "felt").held, "one while it lasted, one after"
+    add(record, call(FAULT + 0.2, local=0, misses=4))
+    assert verdict(record, "felt").held
+
+
+def test_all_signs_that_are_named_have_to_be_seen() -> None:
+    record = sound(felt={"peer_hits_below": 0.5, "given_up_at_least": 1})
+    found = verdict(record, "felt")
+    assert not found.held
+    assert found.limit == "< 0.5, >= 1"
+
+
+def test_a_sign_has_to_be_named() -> None:
+    with pytest.raises(ValidationError, match="felt needs"):
+        scenario(felt={})
 
 
 def test_local_reads_are_compared_with_their_spread() -> None:

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from chaos.load.engine import Load, Memory
+from chaos.load.engine import AUDIT_BATCH, Load
 from chaos.load.keys import DEMO, GUEST, chain, contents
+from chaos.load.memory import Memory
 from chaos.load.spec import Audit, LoadSpec, Sample, Totals
 from chaos.load.watch import ControlThread
 from tests.support.memory_store import MemoryStore
@@ -167,6 +168,24 @@ def test_what_a_store_with_an_open_breaker_did_not_look_for_is_not_lost(
     assert (audit.lost, audit.unread) == (0, 2)
 
 
+def test_where_blocks_may_be_lost_the_audit_asks_once() -> None:
+    class Counted(Store):
+        reads = 0
+
+        def batch_get_into(
+            self, keys: list[str], ptrs: list[int], sizes: list[int], deadline_ms: int
+        ) -> list[int]:
+            self.reads += 1
+            return super().batch_get_into(keys, ptrs, sizes, deadline_ms)
+
+    store = Counted()
+    with loaded(store) as load:
+        store.breaker = "open"
+        found = load.audit(again=False)
+    assert found.checked == 4 * (SPEC.local_chains + SPEC.fresh_chains + 1)
+    assert store.reads == -(-found.checked // AUDIT_BATCH)
+
+
 def test_a_block_that_only_a_peer_has_is_lost_too() -> None:
     store = Store()
     store.peer_keys = set(chain("t", "west", 8, 4)[:1])
@@ -211,8 +230,32 @@ def test_what_no_peer_gives_is_written_as_an_engine_does() -> None:
     read = [s for s in samples if s.kind == "peer"]
     assert len(read) <= spec.fresh_chains
     assert all(s.misses == 4 for s in read)
+    assert {s.owner for s in read} == {"east"}
     first = chain("t", "east", spec.local_chains, 4)
     assert all(key in store.blocks for key in first)
+
+
+def test_afterwards_chains_of_peers_are_read_at_another_rate_and_with_another_deadline() -> None:
+    spec = SPEC.model_copy(
+        update={
+            "peer_rate": 1.0, "peer_owners": ("east",), "peer_deadline_ms": 5, "writes_back": False,
+            "after_s": 0.0, "after_peer_rate": 500.0, "after_peer_deadline_ms": 70,
+        }
+    )  # fmt: skip
+    asked: list[int] = []
+
+    class Asked(Store):
+        def batch_get_into(
+            self, keys: list[str], ptrs: list[int], sizes: list[int], deadline_ms: int
+        ) -> list[int]:
+            if ".east." in keys[0]:
+                asked.append(deadline_ms)
+            return super().batch_get_into(keys, ptrs, sizes, deadline_ms)
+
+    with loaded(Asked(), spec) as load:
+        load.start(time.monotonic() - 1.0)
+        wait_for(lambda: len(asked) == spec.fresh_chains, 2.5, "all chains, at the later rate")
+    assert set(asked) == {70}
 
 
 def test_wrong_bytes_of_a_trusted_guest_are_counted_apart() -> None:

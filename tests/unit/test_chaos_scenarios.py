@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from chaos.execution import QUIET_CALLS, wants_quiet
+from chaos.invariants.parameters import Invariants
 from chaos.runner import Planned, _by_topology
 from chaos.scenario import Hostile, Scenario, find, load_scenario, suites
 from chaos.timeline import JITTER_S, jitter
@@ -42,6 +44,18 @@ def test_a_packaged_scenario_can_be_used(path: Path) -> None:
         assert not isinstance(step, Hostile) or step.name in scenario.topology.hostile
 
 
+def test_reads_with_nothing_broken_are_timed_where_they_are_compared(tmp_path: Path) -> None:
+    scenario = load_scenario(write(tmp_path, GOOD))
+    assert wants_quiet(scenario, [])
+    assert wants_quiet(scenario, [[1.0] * (QUIET_CALLS - 1)])
+    assert not wants_quiet(scenario, [[1.0], [1.0] * (QUIET_CALLS - 1)]), "there are enough"
+    assert not wants_quiet(scenario.model_copy(update={"steps": ()}), []), "nothing is broken"
+    off = GOOD + '[invariants]\nlocal_p99 = { off = "not compared" }\n'
+    assert not wants_quiet(load_scenario(write(tmp_path, off)), [])
+    burnt = GOOD + "[invariants]\nlocal_p99 = { burner_rounds = 1 }\n"
+    assert not wants_quiet(load_scenario(write(tmp_path, burnt)), []), "compared with burners"
+
+
 def test_smoke_has_what_it_promises() -> None:
     scenarios = [load_scenario(path) for path in find(["smoke"])]
     assert len(scenarios) >= 15
@@ -51,7 +65,7 @@ def test_smoke_has_what_it_promises() -> None:
     answers = {step.answer for step in hostile}
     assert {"hellos", "requests", "pin"} <= attacks
     assert {"nothing", "wrong-bytes", "wrong-length", "wrong-namespace", "poison"} <= answers
-    assert {"stall-midway", "drip"} <= answers
+    assert {"wrong-digest", "garbage", "cut", "stall", "stall-midway", "drip"} <= answers
     assert {step.statements for step in hostile} == {"honest", "replay", "equivocate"}
 
 
@@ -60,6 +74,39 @@ def test_every_invariant_that_always_holds_is_on_unless_a_reason_is_given() -> N
         wanted = load_scenario(path).invariants
         for name in ("wrong_bytes", "late_writes", "bounded", "healthy", "leftovers"):
             assert getattr(wanted, name).off is None, f"{path.stem} has no {name}"
+
+
+def proofs(wanted: Invariants) -> list[str]:
+    """What of a scenario would not hold, had its fault not taken place."""
+    judged = {
+        "felt": wanted.felt is not None and wanted.felt.off is None,
+        "contained": wanted.contained is not None,
+        "leased": wanted.leased is not None,
+        "refused": bool(wanted.refused),
+        "counters": any(counter.at_least for counter in wanted.counters),
+        "books": any(booked.at_least for booked in wanted.books),
+    }
+    return [name for name, there in judged.items() if there]
+
+
+def test_every_fault_of_smoke_is_shown_to_be_felt_and_peer_hits_to_return() -> None:
+    broken = [s for s in (load_scenario(path) for path in find(["smoke"])) if s.steps]
+    assert len(broken) >= 20
+    assert [s.name for s in broken if s.invariants.returns is None] == []
+    assert [s.name for s in broken if not proofs(s.invariants)] == []
+    # Off is for where there is nobody whose chains could return.
+    for one in broken:
+        assert one.invariants.returns is not None
+        real_peers = len(one.topology.groups) > 1
+        assert (one.invariants.returns.off is None) == real_peers, one.name
+
+
+def test_no_step_of_smoke_lasts_until_too_late_to_see_peer_hits_return() -> None:
+    for one in (load_scenario(path) for path in find(["smoke"])):
+        returns = one.invariants.returns
+        if returns is None or returns.off is not None or one.window is None:
+            continue
+        assert one.window[1] + JITTER_S + returns.within_s < one.workload.seconds, one.name
 
 
 @pytest.mark.parametrize(
@@ -104,6 +151,7 @@ namespaces = ["demo", "guest"]
 [invariants]
 contained = { group = "west", origin = "evil" }
 leased = { name = "evil" }
+returns = { owners = ["east"] }
 counters = [{ group = "west", name = "x" }]
 refused = [{ group = "west", who = "evil", says = "x" }]
 books = [{ name = "evil", what = "served", at_most = 1 }]
@@ -130,6 +178,7 @@ peaks = [{ group = "west", peer = "evil", what = "incoming.leased", at_most = 1 
             'leased = { name = "east"',
             "leased: name: there is no 'east'",
         ),
+        ('owners = ["east"]', 'owners = ["evil"]', "returns: owners: there is no 'evil'"),
         ('counters = [{ group = "west"', 'counters = [{ group = "w"', "counters: group: there"),
         ('refused = [{ group = "west"', 'refused = [{ group = "evil"', "refused: group: there"),
         ('books = [{ name = "evil"', 'books = [{ name = "e"', "books: name: there is no 'e'"),

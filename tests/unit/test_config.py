@@ -7,13 +7,8 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from federation.config import (
-    SERVING_BYTES_PER_BLOCK,
-    SERVING_OWN_BYTES,
-    GroupFile,
-    Limits,
-    load_group,
-)
+from federation.config import GroupFile, Limits, load_group
+from federation.limits_config import SERVING_BYTES_PER_BLOCK, SERVING_OWN_BYTES
 from local_group.config import load_place, parse_size, read_toml
 from local_group.errors import ConfigError
 from local_group.toml import find_line

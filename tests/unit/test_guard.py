@@ -8,8 +8,8 @@ import pytest
 
 from federation.config import Limits
 from federation.counters import counters
-from federation.limits.guard import RETRY_AFTER_MAX, Guard
-from federation.limits.guards import CATALOGS_PER_NAMESPACE, PeerGuards
+from federation.limits.guard import Guard
+from federation.limits.guards import PeerGuards
 from federation.limits.names import Failure, GuardName, Kind
 from federation.limits.ticket import Cost, Refusal
 from tests.support.guards import (
@@ -49,8 +49,8 @@ def test_calls_of_all_kinds() -> None:
 
 
 def test_catalog_questions_in_one_namespace() -> None:
-    guard = incoming()
-    for _ in range(CATALOGS_PER_NAMESPACE):
+    guard = incoming(peer_catalogs_per_namespace=3)
+    for _ in range(3):
         let_in(guard, CATALOG)
     assert refused(guard, CATALOG).reason is GuardName.CATALOGS
     let_in(guard, Cost(kind=Kind.CATALOG, lane=b"another"))
@@ -58,7 +58,7 @@ def test_catalog_questions_in_one_namespace() -> None:
 
 def test_catalog_questions_whose_namespace_shows_later() -> None:
     guard = incoming()
-    tickets = [let_in(guard, Cost(kind=Kind.CATALOG)) for _ in range(CATALOGS_PER_NAMESPACE + 1)]
+    tickets = [let_in(guard, Cost(kind=Kind.CATALOG)) for _ in range(3)]
     found = [ticket.hold(GuardName.CATALOGS, 1, 0.0, b"one") for ticket in tickets]
     assert [refusal and refusal.reason for refusal in found] == [None, None, GuardName.CATALOGS]
     tickets[0].done(0.0)
@@ -92,6 +92,24 @@ def test_bytes_a_second() -> None:
     assert ticket.spend(5 * MIB, 0.0) == pytest.approx(0.5), "then it is slowed down"
     assert refused(guard) == Refusal(GuardName.BYTE_RATE, pytest.approx(0.5))
     let_in(guard, now=0.5)
+
+
+@pytest.mark.parametrize("ms", [500, 2000])
+def test_what_may_come_at_once(ms: int) -> None:
+    guard = incoming(peer_requests_per_s=10, peer_bytes_per_s=8 * MIB, peer_burst_ms=ms)
+    for _ in range(10 * ms // 1000):
+        let_in(guard).done(0.0)
+    assert refused(guard).reason is GuardName.REQUEST_RATE
+    ticket = let_in(guard, now=0.1)
+    assert ticket.spend(8 * MIB * ms // 1000, 0.1) == 0
+    assert ticket.spend(MIB, 0.1) == pytest.approx(1 / 8)
+
+
+def test_a_rate_lets_one_in_however_short_its_burst() -> None:
+    guard = incoming(peer_requests_per_s=1, peer_burst_ms=10)
+    let_in(guard).done(0.0)
+    assert refused(guard, now=0.9).reason is GuardName.REQUEST_RATE
+    let_in(guard, now=1.0)
 
 
 def test_catalog_bytes_a_second() -> None:
@@ -186,6 +204,52 @@ def test_failures_open_the_breaker_and_one_probe_closes_it() -> None:
     assert guard.breaker(1.1) == "closed"
 
 
+def fail(guard: Guard, now: float) -> None:
+    let_in(guard, now=now).done(now, ok=False)
+
+
+@pytest.mark.parametrize(("between", "state"), [(2, "open"), (3, "closed")])
+def test_failures_count_among_the_last_pulls(between: int, state: str) -> None:
+    guard = outgoing(peer_breaker_failures=2, peer_breaker_window=4)
+    fail(guard, 0.0)
+    for _ in range(between):
+        let_in(guard).done(0.0)
+    fail(guard, 0.0)
+    assert guard.breaker(0.0) == state
+
+
+@pytest.mark.parametrize(("later", "state"), [(1.9, "open"), (2.1, "closed")])
+def test_failures_count_for_their_time(later: float, state: str) -> None:
+    guard = outgoing(peer_breaker_failures=2, peer_breaker_within_ms=2000)
+    fail(guard, 0.0)
+    fail(guard, later)
+    assert guard.breaker(later) == state
+
+
+def test_a_breaker_stays_open_for_its_longest_time_and_no_longer() -> None:
+    guard = outgoing(
+        peer_breaker_failures=1, peer_breaker_open_ms=1000, peer_breaker_open_max_ms=3000
+    )
+    waits, now = [], 0.0
+    for _ in range(5):
+        fail(guard, now)
+        waits.append(refused(guard, now=now).retry_after)
+        now += waits[-1]
+    assert 0.8 <= waits[0] <= 1
+    assert all(0.8 * 3 <= wait <= 3 for wait in waits[2:])
+
+
+@pytest.mark.parametrize(("blocks", "pulls", "failed"), [(9, 8, 0), (8, 8, 1), (8, 7, 0)])
+def test_promises_are_judged_by_as_many_pulls_and_blocks(
+    blocks: int, pulls: int, failed: int
+) -> None:
+    """One block a pull: those of `pulls` are remembered, and it takes so many blocks to judge."""
+    guard = outgoing(peer_honesty_blocks_min=blocks, peer_honesty_pulls=pulls, peer_doubt_ms=0)
+    for _ in range(8):
+        let_in(guard).done(0.0, promised=1, kept=0)
+    assert guard.status(0.0)["failures"].get("dishonest", 0) == failed
+
+
 def test_a_refused_probe_is_not_spent() -> None:
     guard = outgoing(peer_breaker_failures=2, peer_requests_per_s=2)
     for _ in range(2):
@@ -207,9 +271,10 @@ def test_who_says_when_to_come_back_is_left_alone_until_then() -> None:
 
 
 def test_nobody_can_say_never() -> None:
-    guard = outgoing()
+    guard = outgoing(peer_retry_after_max_ms=3000)
     let_in(guard).done(0.0, ok=False, kind_of_failure=Failure.SHED, retry_after=1e9)
-    let_in(guard, now=RETRY_AFTER_MAX)
+    assert refused(guard, now=2.9).reason is GuardName.RETRY_AFTER
+    let_in(guard, now=3.0)
 
 
 def test_a_later_shorter_word_does_not_undo_a_longer_one() -> None:

@@ -15,7 +15,6 @@ import pytest
 from federation.catalog.wire import CatalogError
 from federation.errors import PeerError
 from federation.limits.errors import BreakerOpenError, ShedError, StallError
-from federation.limits.guard import RETRY_AFTER_MAX
 from federation.limits.names import Failure, GuardName
 from federation.peers.link import RETRY_AFTER, PeerLink, UnreachableError
 from moonmesh.v1 import peer_pb2
@@ -75,7 +74,7 @@ async def test_a_catalog_without_end_is_cut_off_and_is_a_breach(made: Made) -> N
     [
         ("250", 0.25),
         ("0", 0.0),
-        ("999999999", RETRY_AFTER_MAX),
+        ("999999999", 7.5),
         ("9" * 5000, None),
         ("-5", None),
         ("soon", None),
@@ -93,7 +92,7 @@ async def test_the_word_of_a_peer_when_to_come_back_is_taken_with_care(
         Hello=grpc.unary_unary_rpc_method_handler(full),
         Pull=grpc.unary_stream_rpc_method_handler(full),
     )
-    async with linked(handler, made) as link:
+    async with linked(handler, made, peer_retry_after_max_ms=7500) as link:
         with pytest.raises(PeerError) as caught:
             await pulled(link, "k")
         found = caught.value.retry_after if isinstance(caught.value, ShedError) else None

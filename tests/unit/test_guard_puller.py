@@ -18,6 +18,7 @@ from federation.limits.names import Failure, GuardName, Kind
 from federation.transfer.frames import Encoder
 from federation.transfer.staging import Staging
 from moonmesh.v1 import peer_pb2
+from tests.support.timing import SchedulingDelay
 from tests.support.wait import wait_for_async
 from tests.unit.test_puller import FP, KEYS, SIZE, Bench, FakeSource, Script, data_of
 
@@ -158,8 +159,9 @@ async def test_however_a_pull_ends_its_ticket_does_too() -> None:
     east = FakeSource("east", KEYS, never)
     bench = Bench(east)
     ask = bench.ask()
-    await asyncio.sleep(0.01)
-    assert east.guard.status(time.monotonic())["open"] == {"pull": 1}
+    await wait_for_async(
+        lambda: east.guard.status(time.monotonic())["open"] == {"pull": 1}, 5, "the pull"
+    )
     await bench.puller.close()
     ask.leave()
     status: dict[str, Any] = east.guard.status(time.monotonic())
@@ -199,7 +201,7 @@ async def test_a_peer_slower_than_its_callers_is_not_cut_off_for_the_patient() -
         await asked_in_a_hurry(bench, key, 0.02)
     assert east.guard.ready(Kind.PULL, time.monotonic())
     assert east.guard.status(time.monotonic())["failures"] == {}
-    assert await bench.collect(bench.ask(KEYS, timeout=1.0)) == ALL
+    assert await bench.collect(bench.ask(KEYS, timeout=5.0)) == ALL
     await bench.puller.close()
 
 
@@ -207,12 +209,14 @@ async def test_a_frozen_peer_is_left_out_soon_although_all_callers_are_in_a_hurr
     east = FakeSource("east", KEYS)
     east.script = behind(60.0, east)
     bench = Bench(east)  # five failures, silence 300 ms
-    began, calls = time.monotonic(), 0
-    while east.guard.ready(Kind.PULL, time.monotonic()) and time.monotonic() - began < 10:
-        waited = await asked_in_a_hurry(bench, KEYS[calls % 6], 0.05)
-        assert waited < 0.2, "its deadline is kept, whatever goes on behind it"
-        calls += 1
-    assert 0.3 <= time.monotonic() - began < 1.5
+    began, calls, worst = time.monotonic(), 0, 0.0
+    with SchedulingDelay() as noise:
+        while east.guard.ready(Kind.PULL, time.monotonic()) and time.monotonic() - began < 10:
+            worst = max(worst, await asked_in_a_hurry(bench, KEYS[calls % 6], 0.05))
+            calls += 1
+    lasted = time.monotonic() - began
+    assert worst < 0.2 + 2 * noise.worst, "its deadline is kept, whatever goes on behind it"
+    assert 0.3 <= lasted < 1.5 + calls * noise.worst
     assert calls <= 14
     assert bench.puller.under_way == 0
     await bench.puller.close()

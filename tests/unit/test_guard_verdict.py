@@ -8,10 +8,11 @@ import pytest
 
 from federation.limits.names import BLAMELESS, Failure, GuardName, Kind
 from federation.limits.pulse import Pulse
-from federation.limits.verdict import HONESTY_BLOCKS_MIN, HONESTY_PULLS, Verdicts
+from federation.limits.verdict import Verdicts
 from local_group.breaker import BreakerLimits, BreakerState
 
 SILENCE, STALL = 0.3, 3.0
+HONESTY_PULLS, HONESTY_BLOCKS_MIN = 24, 16
 LIMITS = BreakerLimits(failures=3, window=20, open_s=1.0, open_max_s=8.0, jitter=0.0)
 
 
@@ -23,6 +24,8 @@ def verdicts(*off: GuardName, doubt_s: float = 0.0) -> Verdicts:
         slow_s=2.0,
         slow_rate=1000,
         dishonest=0.5,
+        honesty_pulls=HONESTY_PULLS,
+        honesty_blocks_min=HONESTY_BLOCKS_MIN,
         doubt_s=doubt_s,
         doubt_every_s=60.0,
         off=frozenset(off),

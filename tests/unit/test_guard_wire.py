@@ -14,8 +14,9 @@ from federation.counters import counters
 from federation.errors import PeerError
 from federation.identity import key_hash, stored_key
 from federation.limits.errors import LateError, ShedError
-from federation.limits.guard import RETRY_AFTER_MAX
-from federation.peers.arrivals import ARRIVING_MAX, server_bounds
+from federation.limits.names import GuardName
+from federation.limits.ticket import Cost, Ticket
+from federation.peers.arrivals import server_bounds
 from federation.peers.link import CATALOG_METHOD, PULL_METHOD, RETRY_AFTER
 from federation.transfer.losses import LOST_BLOCKS_MIN
 from local_group import outcome as codes
@@ -23,7 +24,17 @@ from local_group.outcome import Outcome, failed
 from moonmesh.v1 import peer_pb2
 from tests.support.credentials import Made
 from tests.support.wait import wait_for_async
-from tests.support.wire import FP, MIB, East, drained, gossip, link_to, linked, pulled, serving
+from tests.support.wire import (
+    FP,
+    MIB,
+    East,
+    drained,
+    gossip,
+    link_to,
+    linked,
+    pulled,
+    serving,
+)
 
 
 @pytest.fixture(scope="module")
@@ -94,11 +105,33 @@ async def test_leased_bytes_are_bounded_and_what_came_before_stands(made: Made) 
         with pytest.raises(ShedError, match="leases") as caught:
             await pulled(link, *keys)
         assert caught.value.came == 8, "two percent of 400 MiB"  # type: ignore[attr-defined]
-        assert 9 < caught.value.retry_after <= RETRY_AFTER_MAX
+        assert 9 < caught.value.retry_after <= 10
     assert east.status()["leased_bytes"] == 8 * MIB
     assert east.status()["leased_bytes_allowed"] == 8 * MIB
     assert east.status()["memory_bytes"] == 0
     assert east.status("north")["leased_bytes"] == 0
+
+
+async def test_a_window_waits_for_memory_for_its_time_and_is_then_refused(made: Made) -> None:
+    limits = {"bounce_bytes": 16 * MIB, "serve_window_bytes": 16 * MIB, "block_bytes_max": MIB}
+    east = East(made, **limits, peer_window_wait_ms=300)
+    east.hold(*(f"k{i}" for i in range(16)))
+    holder = east.guards["west"].incoming.admit(Cost(), time.monotonic())
+    assert isinstance(holder, Ticket)
+    assert holder.hold(GuardName.WINDOW, MIB, time.monotonic()) is None
+    part = east.guards.windows
+    room = next(n for n in range(16, 0, -1) if part.fits("west", n * MIB))
+    keys = [f"k{i}" for i in range(room + 1)]
+    async with linked(east, made) as link:
+        began = time.monotonic()
+        with pytest.raises(ShedError, match="window"):
+            await pulled(link, *keys)
+        assert 0.3 <= time.monotonic() - began < 3
+        await wait_for_async(lambda: link.usable(time.monotonic()), 5, "its time to be over")
+        waiting = asyncio.create_task(pulled(link, *keys))
+        await wait_for_async(lambda: east.status()["open"]["pull"] == 2, 5, "it to wait")
+        holder.done(time.monotonic())
+        assert await waiting == room + 1
 
 
 async def test_hellos_above_the_rate_are_refused(made: Made) -> None:
@@ -137,6 +170,21 @@ async def test_catalog_questions_are_bounded_for_each_namespace(made: Made) -> N
     await wait_for_async(lambda: east.status()["open"] == {}, 5, "all to be over")
 
 
+async def test_a_process_that_is_to_end_answers_who_waits_for_news(made: Made) -> None:
+    east = East(made, catalog_wait_ms=60_000)
+    log = east.offers.log(FP)
+    assert log is not None
+    after = peer_pb2.Position(log_id=log.position.log_id, n=log.position.n)
+    request = peer_pb2.CatalogRequest(fingerprint=FP, after=after, wait_ms=60_000)
+    async with linked(east, made) as link:
+        waiting = asyncio.create_task(drained(link.catalog(request, 30.0)))
+        await wait_for_async(lambda: east.status()["open"] == {"catalog": 1}, 5, "the question")
+        east.service.leave()
+        (page,) = await asyncio.wait_for(waiting, 5)
+        assert (page.position, page.added) == (after, b"")
+        assert await asyncio.wait_for(drained(link.catalog(request, 30.0)), 5) == [page]
+
+
 async def test_snapshots_are_bounded_by_their_bytes(made: Made) -> None:
     east = East(made, peer_catalog_bytes_per_s=MIB)
     log = east.offers.log(FP)
@@ -150,46 +198,6 @@ async def test_snapshots_are_bounded_by_their_bytes(made: Made) -> None:
         with pytest.raises(ShedError, match="catalog_rate") as caught:
             await drained(link.catalog(request, 5.0))
         assert 0 < caught.value.retry_after <= 1
-
-
-async def test_a_peer_that_does_not_read_gives_the_memory_back_and_is_blamed(made: Made) -> None:
-    east = East(made, peer_stall_ms=500, peer_breaker_failures=1)
-    keys = [f"k{i}" for i in range(64)]
-    east.hold(*keys)
-    async with linked(east, made) as link:
-        request = peer_pb2.PullRequest(fingerprint=FP, keys=keys).SerializeToString()
-        call = link._bulk.unary_stream(PULL_METHOD)(request, timeout=30)
-        await call.read()  # one message, and then nothing more
-        await wait_for_async(lambda: "stall" in east.status()["failures"], 10, "the stall")
-        await wait_for_async(lambda: east.status()["memory_bytes"] == 0, 5, "the window")
-        assert east.status()["breaker"] == "open"
-        assert east.status()["open"] == {"pull": 1}, "its error waits behind what is not read"
-        with pytest.raises(ShedError, match="breaker"):
-            await pulled(link, "k0")
-        call.cancel()
-        await wait_for_async(lambda: east.status()["open"] == {}, 5, "the call to be gone")
-
-
-async def test_calls_that_cannot_be_got_rid_of_take_their_own_peers_places(made: Made) -> None:
-    east = East(made, peer_stall_ms=500, serves_per_peer=2, peer_breaker_failures=100)
-    keys = [f"k{i}" for i in range(64)]
-    east.hold(*keys)
-    async with (
-        serving(east, made) as address,
-        link_to(address, made, "west") as west,
-        link_to(address, made, "north") as north,
-    ):
-        request = peer_pb2.PullRequest(fingerprint=FP, keys=keys).SerializeToString()
-        calls = [west._bulk.unary_stream(PULL_METHOD)(request) for _ in range(2)]  # no deadline
-        for call in calls:
-            await call.read()
-        await wait_for_async(lambda: east.status()["failures"] == {"stall": 2}, 10, "both")
-        with pytest.raises(ShedError, match="streams"):
-            await pulled(west, "k0")
-        assert await pulled(north, *keys[:10]) == 10
-        for call in calls:
-            call.cancel()
-        await wait_for_async(lambda: east.status()["open"] == {}, 5, "the calls to be gone")
 
 
 async def test_a_serve_is_no_faster_than_its_peer_may_be_served(made: Made) -> None:
@@ -237,7 +245,7 @@ async def test_what_cannot_be_opens_the_owners_breaker(
             return
         with pytest.raises(ShedError, match="breaker") as caught:
             await pulled(link, "absent")
-        assert caught.value.retry_after == RETRY_AFTER_MAX
+        assert caught.value.retry_after == 10
         west = gossip(made, "west", "east")
         west.tick(time.monotonic(), 1)
         ((_, hello),) = west.outbox()
@@ -313,7 +321,7 @@ async def never() -> AsyncIterator[bytes]:
 
 
 async def test_calls_without_a_request_take_no_place_of_another_peer(made: Made) -> None:
-    east = East(made, peer_requests_open=8)
+    east = East(made, peer_requests_open=8, peer_requests_arriving=16, peer_requests_refused=16)
     east.hold("a")
     places, _ = server_bounds(east.limits, 2)
     async with (
@@ -323,7 +331,7 @@ async def test_calls_without_a_request_take_no_place_of_another_peer(made: Made)
     ):
         calls = [west._bulk.stream_stream(PULL_METHOD)(never()) for _ in range(2 * places)]
         reads = [asyncio.ensure_future(call.read()) for call in calls]
-        refused = 2 * places - ARRIVING_MAX
+        refused = 2 * places - 16
         await wait_for_async(
             lambda: sum(read.done() for read in reads) == refused, 10, "what is too many"
         )
@@ -339,34 +347,3 @@ async def test_a_request_that_does_not_come_is_not_waited_for(made: Made) -> Non
         call = link._bulk.stream_stream(PULL_METHOD)(never())
         with pytest.raises(grpc.aio.AioRpcError, match="no request came"):
             await asyncio.wait_for(call.read(), 5)
-
-
-async def test_a_call_that_nobody_reads_ends_with_its_connection(made: Made) -> None:
-    east = East(
-        made, peer_stall_ms=200, pull_timeout_ms=500, catalog_wait_ms=500, peer_connection_ms=1000
-    )
-    keys = [f"k{i}" for i in range(64)]
-    east.hold(*keys)
-    async with linked(east, made) as link:
-        request = peer_pb2.PullRequest(fingerprint=FP, keys=keys).SerializeToString()
-        call = link._bulk.unary_stream(PULL_METHOD)(request)  # no deadline
-        await call.read()
-        await wait_for_async(lambda: "stall" in east.status()["failures"], 10, "the stall")
-        assert east.status()["open"] == {"pull": 1}
-        await wait_for_async(lambda: east.status()["open"] == {}, 10, "its place to be free")
-        assert await pulled(link, "k0") == 1, "on another connection"
-
-
-async def test_a_catalog_that_nobody_reads_is_not_kept(made: Made) -> None:
-    east = East(made, peer_stall_ms=200)
-    log = east.offers.log(FP)
-    assert log is not None
-    for n in range(MIB):
-        log.add(n)
-    async with linked(east, made) as link:
-        request = peer_pb2.CatalogRequest(fingerprint=FP).SerializeToString()
-        call = link._control.unary_stream(CATALOG_METHOD)(request)
-        await call.read()
-        await wait_for_async(lambda: east.status()["failures"] == {"stall": 1}, 10, "the stall")
-        call.cancel()
-        await wait_for_async(lambda: east.status()["open"] == {}, 5, "the call to be gone")

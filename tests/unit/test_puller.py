@@ -8,8 +8,6 @@ import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Any
 
-import pytest
-
 from federation.catalog.log import Answer, Position
 from federation.catalog.view import CatalogView
 from federation.config import Limits
@@ -19,7 +17,6 @@ from federation.limits.guard import Guard
 from federation.limits.guards import PeerGuards
 from federation.limits.names import Failure
 from federation.limits.ticket import Ticket
-from federation.transfer import puller as module
 from federation.transfer.frames import Encoder
 from federation.transfer.puller import Ask, Puller
 from federation.transfer.staging import StagedBlock, Staging
@@ -323,10 +320,9 @@ async def test_streams_beyond_the_limit_wait_for_a_place() -> None:
     assert most == 2
 
 
-async def test_what_waits_beyond_the_limit_is_shed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "JOBS_PER_PEER_MAX", 2)
+async def test_what_waits_beyond_the_limit_is_shed_at_once() -> None:
     east = FakeSource("east", KEYS)
-    bench = Bench(east)
+    bench = Bench(east, limits=Limits(pulls_waiting_per_peer=2))
     asks = [bench.ask([key]) for key in KEYS[:3]]
     assert [await bench.collect(ask) for ask in asks] == [
         [data_of(KEYS[0])],

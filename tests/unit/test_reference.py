@@ -22,7 +22,8 @@ PACKAGES = ("federation", "local_group", "gossip")
 OPERATIONS = (REPOSITORY / "docs" / "operations.md").read_text("utf-8")
 UNITS = {
     "blocks", "bytes", "calls", "changes", "descriptors", "entries", "failures", "groups", "hellos", "keys",
-    "minutes", "ms", "percent", "port", "ranks", "requests", "retries", "steps", "stores", "streams",
+    "minutes", "ms", "percent",
+    "pulls", "port", "ranks", "requests", "retries", "steps", "stores", "streams",
     "tokens",
 }  # fmt: skip
 """The words with which a whole number's docstring may begin."""

@@ -25,22 +25,67 @@ def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+SERVICE = "/system.slice/moonmesh.service"
+HYBRID = "1:name=systemd:{0}\n0::{0}\n"
+"""Version 1 for all but cpu, which is in version 2."""
+
+
+def weigh(tree: Path, *cgroups: str) -> None:
+    """Makes cgroups of version 2 that have the cpu controller, and so a weight; "" is the topmost."""
+    tree.mkdir(parents=True, exist_ok=True)
+    (tree / "cgroup.controllers").write_text("cpuset cpu io memory\n")
+    for name in cgroups:
+        (tree / name).mkdir(parents=True, exist_ok=True)
+        (tree / name / "cpu.weight").write_text("100\n")
+
+
 @pytest.mark.parametrize(
-    ("cgroups", "found"),
+    ("cgroups", "weighed", "found"),
     [
-        (V1.format("/"), True),
-        (V1.format("/system.slice/moonmesh.service"), False),
-        (V2.format("/"), True),
-        (V2.format("/user.slice"), False),
+        # Version 1: the cpu controller's own tree counts, whatever the others and version 2 say.
+        (V1.format("/"), (), True),
+        (V1.format(SERVICE), (), False),
+        ("3:cpuset:/a\n2:cpu:/\n1:memory:/b\n0::/c\n", ("c",), True),
+        ("3:cpuacct:/a\n2:cpu:/b\n0::/\n", (), False),
+        # Version 2: the nearest cgroup with the cpu controller, if any, that is not the root.
+        (V2.format("/"), (), True),
+        (V2.format("/"), ("system.slice",), True),
+        (V2.format("/user.slice"), (), True),
+        (V2.format("/user.slice"), ("user.slice",), False),
+        (V2.format(SERVICE), ("system.slice",), False),
+        (V2.format(SERVICE), ("user.slice",), True),
+        (V2.format("/"), ("",), False),  # the root of a container's namespace is no root
+        (V2.format("/../other"), ("",), True),  # what is not seen here proves nothing
+        ("nonsense\n", (), True),
     ],
 )
 def test_a_process_in_a_cpu_cgroup_is_in_no_autogroup(
-    kernel: Path, cgroups: str, found: bool
+    kernel: Path, cgroups: str, weighed: tuple[str, ...], found: bool
 ) -> None:
+    weigh(kernel / "CGROUPS", *weighed)
     (kernel / "OWN_CGROUPS").write_text(cgroups)
     assert in_autogroup() is found
     (kernel / "ENABLED").write_text("0\n")
     assert not in_autogroup()
+
+
+@pytest.mark.parametrize(("weighed", "found"), [((), True), (("system.slice",), False)])
+def test_version_2_may_be_mounted_beside_version_1(
+    kernel: Path, weighed: tuple[str, ...], found: bool
+) -> None:
+    weigh(kernel / "CGROUPS" / "unified", *weighed)
+    (kernel / "OWN_CGROUPS").write_text(HYBRID.format(SERVICE))
+    assert in_autogroup() is found
+
+
+def test_one_share_beside_version_1_is_in_the_tree_that_has_cpu(kernel: Path) -> None:
+    tree = kernel / "CGROUPS" / "unified"
+    weigh(tree)
+    (tree / "cgroup.subtree_control").write_text("cpu\n")
+    (kernel / "OWN_CGROUPS").write_text(HYBRID.format("/"))
+    with one_share() as shared:
+        assert shared
+        assert (tree / "moonmesh" / "cgroup.procs").exists()
 
 
 def test_a_kernel_without_autogroups_is_left_alone(kernel: Path) -> None:

@@ -20,7 +20,7 @@ from federation.peers.callers import Caller, Callers
 from federation.peers.channel import Channel, ChannelError, message_bytes_max
 from federation.peers.child import ServingProcess
 from federation.peers.feed import WITHDRAWN_AT_ONCE, Feed, Replica
-from federation.peers.relay import GONE_MAX, HELLOS_WAITING, Relay
+from federation.peers.relay import GONE_MAX, HELLOS_WAITING, SAID_MAX, Relay
 from federation.peers.setup import Setup
 from federation.peers.spawn import Spawner
 from federation.peers.watch import Absorber, Watch
@@ -255,6 +255,20 @@ async def test_blocks_that_are_gone_are_told_with_their_since(talk: Talk) -> Non
         assert gone.fingerprint == b"f" * 16
         told |= {block.key: block.since for block in gone.blocks}
     assert set(told.values()) == {1.5}
+
+
+async def test_of_what_is_said_before_all_else_one_of_each_kind_waits(ends: Ends) -> None:
+    talk = Talk(ends)
+    for task in talk.tasks:
+        task.cancel()
+    for n in range(100):
+        talk.relay.lost()
+        pong = serving_pb2.Pong(n=n)
+        talk.relay.say(serving_pb2.FromServing(pong=pong))
+    assert talk.relay.queues == {"gone_blocks": 0, "said": 2}
+    assert talk.relay._urgent[-1].pong.n == 99
+    kinds = serving_pb2.FromServing.DESCRIPTOR.oneofs_by_name["what"].fields
+    assert len(kinds) <= SAID_MAX
 
 
 async def test_withdrawals_that_wait_are_bounded(ends: Ends) -> None:

@@ -5,11 +5,10 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from federation.config import SERVING_BYTES_PER_BLOCK, SERVING_KEY_BYTES
 from federation.counters import counters
+from federation.limits_config import SERVING_BYTES_PER_BLOCK, SERVING_KEY_BYTES
 from federation.peers.feed import (
     BLOCKS_PER_MESSAGE,
-    CHANGED_MAX,
     WITHDRAWN_AT_ONCE,
     Feed,
     Replica,
@@ -156,8 +155,9 @@ def test_changes_in_two_namespaces_by_turns_go_in_full_messages() -> None:
 
 def test_what_a_snapshot_lacks_is_withdrawn_in_slices() -> None:
     withdrawn: list[Change] = []
-    replica = Replica(blocks_max=CHANGED_MAX, hop_limit=1, on_change=withdrawn.append)
-    for i in range(CHANGED_MAX):
+    blocks = 4 * WITHDRAWN_AT_ONCE + 1
+    replica = Replica(blocks_max=blocks, hop_limit=1, on_change=withdrawn.append)
+    for i in range(blocks):
         replica.holdings.restore(FP, f"k{i}", Held(5, DIGEST, "", 0, 0, 1.0))
     withdrawn.clear()
 
@@ -175,7 +175,7 @@ def test_what_a_snapshot_lacks_is_withdrawn_in_slices() -> None:
         slices.append(len(withdrawn) - before)
         assert replica.complete is not more
     assert max(slices) == WITHDRAWN_AT_ONCE
-    assert (sum(slices), len(replica.holdings)) == (CHANGED_MAX, 0)
+    assert (sum(slices), len(replica.holdings)) == (blocks, 0)
 
 
 def test_what_is_offered_between_two_slices_stays() -> None:

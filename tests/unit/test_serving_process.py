@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 import socket
 import subprocess
 import sys
@@ -14,11 +15,16 @@ from typing import Any
 
 import pytest
 
-from federation.config import GroupFile, load_group
-from federation.counters import counters
+from federation.cli.guards import guards_line
+from federation.config import GroupFile, Limits, load_group
+from federation.counters import COUNTER_NAMES, Counters, counters
+from federation.limits.guards import Guards
+from federation.limits.names import Failure, GuardName, Kind
+from federation.limits.ticket import Cost, Ticket
 from federation.peers.callers import Caller, Callers
 from federation.peers.channel import Channel, ChannelError
 from federation.peers.child import ServingProcess
+from federation.peers.details import DETAILS_BYTES, read_details
 from federation.peers.feed import Feed
 from federation.peers.setup import Setup
 from federation.peers.spawn import Spawned, Spawner
@@ -98,7 +104,26 @@ async def heard_from(serving: ServingProcess, message: serving_pb2.FromServing) 
         far.close()
 
 
-@pytest.mark.parametrize("details", ["[" * 200_000, '{"a":' * 100_000, '{"guards": 5}', "5", ""])
+@pytest.mark.parametrize(
+    "details",
+    [
+        "[" * 200_000,
+        '{"a":' * 100_000,
+        '{"a":' * 40_000,
+        '{"a":' * 10 + "1" + "}" * 10,
+        '{"guards": 5}',
+        "5",
+        "",
+        '{"blocks": NaN}',
+        '{"blocks": -Infinity}',
+        '{"blocks": 1' + "0" * 4000 + "}",
+        '{"blocks": "' + "x" * 301 + '"}',
+        '{"store": {"\\ud800": 1}}',
+        '{"store": {"x": ["\\u001b[2J"]}}',
+        json.dumps({"store": list(range(100_000))}),
+    ],
+    ids=lambda text: text[:20] or "nothing",
+)
 async def test_details_that_are_none_are_a_reason_to_kill(
     serving: ServingProcess, details: str
 ) -> None:
@@ -106,6 +131,83 @@ async def test_details_that_are_none_are_a_reason_to_kill(
     assert "sent what it may not" in await heard_from(serving, report(details))
     assert counters.snapshot()["moonmesh_serving_nonsense_total"] == before + 1
     assert serving.guards("west") is None
+
+
+def reported(**said: Any) -> serving_pb2.FromServing:
+    given = serving_pb2.ServingReport(details_json="{}", **said)
+    return serving_pb2.FromServing(pong=serving_pb2.Pong(n=1, report=given))
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        reported(counters={f"moonmesh_x{n}_total": 1 for n in range(COUNTER_NAMES + 1)}),
+        reported(refused=[serving_pb2.RefusedEntry(who=str(n), count=1) for n in range(65)]),
+        reported(refused=[serving_pb2.RefusedEntry(who="x", count=1, last_at=float("nan"))]),
+    ],
+    ids=["counters", "refused", "no time"],
+)
+async def test_lists_longer_than_there_can_be_are_a_reason_to_kill(
+    serving: ServingProcess, message: serving_pb2.FromServing
+) -> None:
+    assert "sent what it may not" in await heard_from(serving, message)
+
+
+async def test_counters_that_change_their_names_do_not_pile_up(
+    serving: ServingProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("federation.peers.watch.counters", Counters())
+    heard, n = "", 0
+    while not heard and n < 8:
+        names = [f"moonmesh_y{n}_{i}_total" for i in range(COUNTER_NAMES // 4)]
+        heard = await heard_from(serving, reported(counters=dict.fromkeys(names, 1)))
+        n += 1
+    assert "sent what it may not" in heard
+    assert n == 5, "four reports have as many names as there can be"
+
+
+async def test_whatever_passes_can_be_written_shown_and_is_small(serving: ServingProcess) -> None:
+    west = {
+        "lately": {"failures": {"x": "y"}, "refusals": {"": 1e19}},
+        "paused_s": {"pull": [[]]},
+        "leased_bytes": 1 << 64,
+        "leased_bytes_allowed": -(1 << 64),
+        "retries_left": -1.5,
+        "retries_few": 1 << 64,
+        "off": [None, {"a": {}}],
+        "breaker": {},
+    }
+    details = {"guards": {"west": west}, "queues": "x" * 300, "another": list(range(30_000))}
+    assert await heard_from(serving, report(json.dumps(details))) == ""
+    assert "another" not in serving.status()
+    shown = json.dumps({**serving.status(), "guards": serving.guards("west")}, allow_nan=False)
+    assert len(shown) < 2000
+    assert guards_line({"guards": {"incoming": serving.guards("west")}})
+
+
+async def test_why_it_cannot_serve_is_told_in_short(serving: ServingProcess) -> None:
+    failed = serving_pb2.Failed(what="x" * 500_000, where="y" * 1000, hint="z" * 1000)
+    await heard_from(serving, serving_pb2.FromServing(failed=failed))
+    assert len(serving._told_why()) < 1000
+
+
+def test_an_honest_report_is_within_the_bounds() -> None:
+    names = [f"peer-{n:058}" for n in range(63)]
+    guards = Guards(Limits(), names, random.Random(1), off=frozenset(GuardName))
+    for each in guards.values():
+        for guard in GuardName:
+            each.incoming.refuse(guard, 1e9)
+        for failure in Failure:
+            each.incoming.note(failure, 1e9)
+        for kind in Kind:
+            ticket = each.incoming.admit(Cost(kind=kind), 1e9)
+            assert isinstance(ticket, Ticket)
+            ticket.done(1e9, ok=False, kind_of_failure=Failure.SHED, retry_after=10)
+            each.incoming.admit(Cost(kind=kind), 1e9)
+    said = {"guards": {name: each.incoming.status(1e9) for name, each in guards.items()}}
+    raw = json.dumps(said)
+    assert len(raw) < DETAILS_BYTES // 2, "half of it is for the rest"
+    assert read_details(raw) == said
 
 
 @pytest.mark.parametrize("defect", [AttributeError("x"), RecursionError(), OSError("y")])

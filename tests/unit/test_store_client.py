@@ -1,72 +1,35 @@
-"""The store client over a fake Mooncake that can be frozen: deadlines, limits, quarantine."""
+"""The store client on its bounce memory: deadlines, limits, quarantine, breaker, close."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Iterator
 
 import pytest
 
 from local_group import outcome as codes
 from local_group.breaker import BreakerLimits
 from local_group.outcome import Status
-from local_group.store import StoreClient, StoreClosed, StoreLimits
+from local_group.store import StoreClosed
 from tests.support.blocks import Memory, block_bytes
-from tests.support.fake_native import FakeNative
+from tests.support.stores import (
+    SIZE,
+    Make,
+    freeze_with_stuck_get,
+    is_calm,
+    names,
+    statuses,
+    stores_over_fakes,
+)
 from tests.support.timing import Timed
 from tests.support.wait import wait_for
-
-PATIENT = BreakerLimits(failures=1000, window=1000)
-LIMITS = StoreLimits(
-    bounce_bytes=1 << 20,
-    window_bytes=1 << 18,
-    workers_get=1,
-    workers_put=1,
-    workers_meta=1,
-    queue_max=2,
-    stuck_calls_max=3,
-    waiters_max=1,
-    breaker=PATIENT,
-)
-SIZE = 4096
-Make = Callable[..., tuple[StoreClient, FakeNative]]
 
 
 @pytest.fixture
 def make() -> Iterator[Make]:
-    made: list[tuple[StoreClient, FakeNative]] = []
-
-    def build(**changes: object) -> tuple[StoreClient, FakeNative]:
-        native = FakeNative()
-        client = StoreClient(native, replace(LIMITS, **changes))  # type: ignore[arg-type]
-        made.append((client, native))
-        return client, native
-
-    yield build
-    for client, native in made:
-        native.thaw.set()
-        client.close()
-
-
-def statuses(outcomes: list[codes.Outcome]) -> list[Status]:
-    return [outcome.status for outcome in outcomes]
-
-
-def names(outcomes: list[codes.Outcome]) -> set[str]:
-    return {outcome.error_name for outcome in outcomes}
-
-
-def is_calm(client: StoreClient) -> bool:
-    stats = client.stats()
-    return not (stats.stuck or stats.running or stats.quarantined_bytes or stats.bounce_used_bytes)
-
-
-def freeze_with_stuck_get(client: StoreClient, native: FakeNative) -> None:
-    native.thaw.clear()
-    memory = Memory(1, SIZE)
-    assert statuses(client.get_into(["s"], memory.ptrs, memory.sizes, 0.05)) == [Status.TIMEOUT]
+    with stores_over_fakes() as build:
+        yield build
 
 
 def test_a_batch_larger_than_a_window_goes_through_in_order(make: Make) -> None:
@@ -297,42 +260,6 @@ def test_slow_calls_open_the_breaker(make: Make) -> None:
     assert client.stats().breaker_meta == "open"
 
 
-def warm_up(client: StoreClient) -> None:
-    memory = Memory(1, SIZE)
-    assert statuses(client.put_from(["warm"], memory.ptrs, memory.sizes, 5.0)) == [Status.STORED]
-
-
-def test_direct_calls_have_a_deadline_until_bytes_have_moved(make: Make) -> None:
-    client, native = make(
-        first_contact_s=0.05, breaker=BreakerLimits(failures=2, window=4, open_s=0.1, jitter=0.0)
-    )
-    memory = Memory(1, SIZE)
-    native.thaw.clear()
-    with Timed() as timed:
-        outcomes = client.get_into_direct(["a"], memory.ptrs, memory.sizes)
-    timed.check(0.05, "a first contact")
-    assert statuses(outcomes) == [Status.TIMEOUT]
-    native.thaw.set()
-    wait_for(lambda: is_calm(client), 5, "the call to return")
-    warm_up(client)
-    assert client._gate.warm
-    native.answer = -800
-    for _ in range(2):
-        client.get_into_direct(["a"], memory.ptrs, memory.sizes)
-    assert client.stats().breaker == "open"
-    assert not client._gate.warm, "a probe has a deadline again"
-
-
-def test_direct_path_stops_at_the_first_part_that_fails_slowly(make: Make) -> None:
-    client, native = make(direct_keys=2, slow_call_s=0.0)
-    client._gate.warm = True  # as after a call that moved bytes; here every call is slow
-    memory = Memory(6, SIZE)
-    native.answer = -800
-    outcomes = client.get_into_direct([f"k{i}" for i in range(6)], memory.ptrs, memory.sizes)
-    assert [o.error_name for o in outcomes] == ["TRANSFER_FAIL"] * 2 + ["NOT_TRIED"] * 4
-    assert native.calls == ["get"]
-
-
 def test_after_close_nothing_reaches_mooncake(make: Make) -> None:
     client, native = make()
     assert client.close() is True
@@ -366,107 +293,6 @@ def test_close_leaves_a_stuck_call_alone(make: Make) -> None:
     assert not native.closed
     native.thaw.set()
     wait_for(lambda: is_calm(client), 5, "the stuck call to return")
-
-
-def test_close_waits_for_calls_in_flight(make: Make) -> None:
-    client, native = make()
-    warm_up(client)
-    assert native.entered.acquire(timeout=5)
-    native.thaw.clear()
-    memory = Memory(1, SIZE)
-    outcomes: list[codes.Outcome] = []
-    direct = threading.Thread(
-        target=lambda: outcomes.extend(client.get_into_direct(["a"], memory.ptrs, memory.sizes))
-    )
-    direct.start()
-    assert native.entered.acquire(timeout=5)
-    closing = threading.Thread(target=client.close, args=(20.0,))
-    closing.start()
-    wait_for(lambda: "closed=True" in repr(client), 5, "close to begin")
-    assert not native.closed, "a zero-copy call is never cut off"
-    native.thaw.set()
-    direct.join()
-    closing.join()
-    assert native.closed
-    assert statuses(outcomes) == [Status.MISS]
-
-
-async def test_read_gives_views_until_release(make: Make) -> None:
-    client, native = make()
-    native.blocks.update(a=b"abc", b=b"defg")
-    batch = await client.read(["a", "x", "b"], [SIZE, SIZE, SIZE], 1.0)
-    assert statuses(batch.outcomes) == [Status.HIT, Status.MISS, Status.HIT]
-    view = batch.view(0)
-    assert (bytes(view), bytes(batch.view(2)), view.readonly) == (b"abc", b"defg", True)
-    with pytest.raises(ValueError, match="OBJECT_NOT_FOUND"):
-        batch.view(1)
-    assert client.stats().bounce_used_bytes > 0
-    batch.release()
-    batch.release()
-    with pytest.raises(ValueError, match="released"):
-        bytes(view)
-    with pytest.raises(ValueError, match="released"):
-        batch.view(0)
-    assert is_calm(client)
-
-
-async def test_read_beyond_one_window_is_told_per_key(make: Make) -> None:
-    client, native = make()
-    native.blocks["a"] = b"a"
-    half = 1 << 17
-    async with await client.read(["a"] * 3, [half] * 3, 1.0) as batch:
-        assert [o.error_name for o in batch.outcomes] == ["OK", "OK", "BOUNCE_EXCEEDED"]
-    assert is_calm(client)
-
-
-async def test_write_goes_in_windows_and_tells_bad_items(make: Make) -> None:
-    client, native = make()
-    items = [(f"k{i}", block_bytes(f"k{i}", 1 << 16)) for i in range(9)]
-    mixed = [("", b"x"), *items, ("empty", b""), ("view", memoryview(b"abc"))]
-    outcomes = await client.write(mixed, 5.0)
-    assert [o.error_name for o in outcomes] == [
-        "INVALID_PARAMS", *["OK"] * 9, "INVALID_PARAMS", "OK",
-    ]  # fmt: skip
-    assert native.blocks == {**dict(items), "view": b"abc"}
-    assert is_calm(client)
-
-
-async def test_overdue_and_cancelled_awaits_quarantine(make: Make) -> None:
-    client, native = make(workers_get=2)
-    native.blocks["a"] = b"a"
-    native.thaw.clear()
-    with Timed() as timed:
-        batch = await client.read(["a"], [SIZE], 0.05)
-    timed.check(0.05, "a read")
-    assert statuses(batch.outcomes) == [Status.TIMEOUT]
-    batch.release()
-    reading = asyncio.create_task(client.read(["a"], [SIZE], 20.0))
-    await asyncio.to_thread(wait_for, lambda: len(native.calls) == 2, 5, "the second read")
-    reading.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await reading
-    stats = client.stats()
-    assert (stats.stuck, stats.quarantined_bytes, stats.active) == (2, 2 * SIZE, 0)
-    native.thaw.set()
-    await asyncio.to_thread(wait_for, lambda: is_calm(client), 5, "the quarantine to drain")
-
-
-async def test_a_cancelled_wait_for_room_leaks_nothing(make: Make) -> None:
-    client, native = make(bounce_bytes=1 << 18, window_bytes=1 << 18)
-    native.blocks["a"] = b"a"
-    batch = await client.read(["a"], [1 << 18], 1.0)
-    waiting = asyncio.create_task(client.read(["a"], [SIZE], 20.0))
-    await asyncio.to_thread(wait_for, lambda: client.stats().active == 1, 5, "the read to wait")
-    assert names((await client.read(["a"], [SIZE], 1.0)).outcomes) == {"QUEUE_FULL"}
-    waiting.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await waiting
-    late = await client.read(["a"], [SIZE], 0.02)
-    assert statuses(late.outcomes) == [Status.TIMEOUT]
-    batch.release()
-    assert is_calm(client)
-    async with await client.read(["a"], [SIZE], 1.0) as again:
-        assert statuses(again.outcomes) == [Status.HIT]
 
 
 def test_a_raising_call_is_raised_and_leaks_nothing(make: Make) -> None:
