@@ -92,7 +92,6 @@ class Invariants:
             return
         if message.relayed or message.versions or message.probes:
             self._check_all(process, view)
-            self._check_queues(process)
         for item in message.silent:
             self._witnesses.setdefault((process, item.group), set()).add(sender)
 

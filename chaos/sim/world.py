@@ -230,9 +230,11 @@ class World:
                 self.observer.event(process, event)
             if isinstance(event, OwnVersionAhead) and event.proven:
                 self._lead_above(process, event.version.epoch)
-        for peer, hello in engine.outbox():
-            self._send(process, peer, hello)
         due = engine.next_tick_at()
+        if due <= process.local(self.clock.now):  # otherwise there is nothing to send, either
+            for peer, hello in engine.outbox():
+                self._send(process, peer, hello)
+            due = engine.next_tick_at()
         if due < process.due:
             process.due = due
             at = max(process.world(due), self.clock.now + TICK_GRAIN)
