@@ -9,12 +9,14 @@ import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
 from chaos.sim.golden import GROUPS_MAX, ScriptError, difference, play
+from chaos.sim.hostile import Guise
 from chaos.sim.invariants import QUEUES, RAISES, REGRESS, SETTLED, TRUTH, WITNESS
 from chaos.sim.network import Conditions
 from chaos.sim.presets import PRESETS, preset
@@ -28,6 +30,7 @@ from gossip.exchange import Exchange
 from gossip.membership import Entry, Input, PeerState
 from gossip.probes import Probes
 from gossip.quarantine import Quarantine
+from gossip.statement import Reason
 from gossip.watch import Watch
 from tests.support.groups import REPOSITORY
 
@@ -264,3 +267,29 @@ def test_the_command_writes_scenarios_anew(tmp_path: Path) -> None:
     assert sim("golden", "--write", str(file)).exit_code == 0
     assert sim("golden", str(file)).exit_code == 0
     assert "PeerUp(g1)" in file.read_text()
+
+
+def test_the_bench_is_a_command_of_bench() -> None:
+    ran = CliRunner().invoke(app, ["bench", "gossip", "--help"])
+    assert ran.exit_code == 0
+    assert "--link-hours" in ran.output
+
+
+# What an operator sees of two stories told at once
+
+
+def test_two_stories_are_found_in_a_full_mesh_and_the_messenger_is_not_blamed() -> None:
+    simulated = world(groups=4)
+    simulated.run(10)
+    liar = simulated.groups["g2"].process
+    assert liar is not None
+    names = list(simulated.groups)
+    liar.guise = Guise(("equivocates",), Random(1), liar, simulated.groups["g2"].signer, names)
+    simulated.run(12)
+    for name in ("g0", "g1", "g3"):
+        process = simulated.groups[name].process
+        assert process is not None
+        for peer in process.engine.view(process.local(simulated.now)).peers:
+            reason = None if peer.quarantine is None else peer.quarantine.reason
+            assert reason is (Reason.EQUIVOCATION if peer.name == "g2" else None)
+            assert peer.name == "g2" or not peer.rejected
