@@ -40,7 +40,7 @@ class PresetWish(str, Enum):
 def gossip(
     groups: Annotated[int, typer.Option(min=2, max=1024, help="Groups in the world.")] = 16,
     seed: Annotated[int, typer.Option(min=0, help="Of all that is drawn.")] = 0,
-    rounds: Annotated[int, typer.Option(min=40, max=100_000, help="Hello intervals.")] = 200,
+    rounds: Annotated[int, typer.Option(min=10, max=100_000, help="Hello intervals.")] = 200,
     faults: Annotated[
         FaultsWish, typer.Option(help="What breaks: 20 % of the messages, or everything there is.")
     ] = FaultsWish.none,
@@ -52,11 +52,18 @@ def gossip(
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the report.")] = None,
 ) -> None:
     """Runs worlds; exit 1 if an invariant breaks, with the story and the command that repeats it."""
-    from chaos.sim.run import Request, run_seeds
+    from chaos.sim.run import HEAL_ROUNDS, ROUNDS_MIN, Request, run_seeds
     from chaos.sim.show import progress, summary, tell
     from federation.bench.report import check_writable, write_whole
+    from federation.errors import UsageError
 
     check_writable(json_file)
+    if faults is FaultsWish.all and rounds < ROUNDS_MIN:
+        raise UsageError(
+            f"all faults need at least {ROUNDS_MIN} rounds, not {rounds}",
+            where="--rounds",
+            hint=f"the last {HEAL_ROUNDS} are without faults",
+        )
     requests = [
         Request(
             groups=groups,

@@ -22,6 +22,8 @@ from gossip.statement import Health
 Faults = Literal["none", "loss", "all"]
 HEAL_ROUNDS: Final = 20
 """Rounds at the end of `all` in which nothing breaks: after `CONVERGE_ROUNDS` of them all is well."""
+ROUNDS_MIN: Final = 40
+"""Of a world with all faults: there has to be time for some."""
 CONVERGE_ROUNDS: Final = 10
 REAL_EVERY: Final = 100
 """One seed in so many is run with real signatures."""

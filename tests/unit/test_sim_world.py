@@ -24,6 +24,7 @@ from chaos.sim.run import Request, run_world
 from chaos.sim.story import KEPT, SHOWN, Story
 from chaos.sim.world import Setup, World
 from federation.cli.main import app
+from federation.errors import UsageError
 from gossip.book import Book
 from gossip.config import GossipConfig
 from gossip.exchange import Exchange
@@ -232,6 +233,12 @@ def test_a_report_that_cannot_be_written_is_said_before_anything_runs(tmp_path: 
     ran = sim("gossip", "--json", str(tmp_path / "no" / "report.json"))
     assert ran.exit_code != 0
     assert "no such folder" in str(ran.exception)
+
+
+def test_too_few_rounds_for_all_faults_are_refused() -> None:
+    ran = sim("gossip", "--faults", "all", "--rounds", "39")
+    assert isinstance(ran.exception, UsageError)
+    assert "at least 40 rounds" in str(ran.exception)
 
 
 # Scenarios as text
