@@ -15,7 +15,7 @@ from gossip.statement import Health
 
 CALM_ROUNDS: Final = 6
 """Rounds at the beginning in which nothing breaks."""
-PER_ROUNDS: Final = 5
+PER_ROUNDS: Final = 6
 """One fault in so many rounds, on average."""
 ROUGH: Final = Conditions(delay=0.02, jitter=0.1, loss=0.05, duplicated=0.02, overtaken=0.02)
 """The network while there are faults, when nothing is wrong with a link."""
@@ -109,7 +109,7 @@ def draw_plan(
     """
     heals_at = (rounds - heal_rounds) * interval
     begin = CALM_ROUNDS * interval
-    hostile = tuple(random.sample(groups, random.randint(0, len(groups) // 4)))
+    hostile = tuple(random.sample(groups, random.randint(0, len(groups) // 5)))
     honest = [name for name in groups if name not in hostile]
     drawing = _Drawing(random, groups, honest, interval)
     faults = [Fault(begin, heals_at, "the network is rough", _rough)]

@@ -18,8 +18,9 @@ from moonmesh.v1 import peer_pb2
 
 KEPT: Final = 64
 """Statements that it remembers, to say them again."""
-FLOOD: Final = 4
-"""Hellos that it sends instead of one."""
+FLOOD: Final = 20
+"""Hellos that it sends instead of one, at times."""
+FLOOD_SHARE: Final = 0.1
 MANY: Final = 5000
 """Items in a list that is far too long."""
 
@@ -53,7 +54,7 @@ class Guise:
         self.seen: deque[tuple[str, bytes]] = deque(maxlen=KEPT)
         self._signer = signer
         self._habits = [HABITS[name] for name in habits]
-        self._times = FLOOD if "flood" in habits else 1
+        self._floods = "flood" in habits
 
     # For the world
 
@@ -62,7 +63,7 @@ class Guise:
         if hello.statement.body:
             self.said.append(hello.statement.SerializeToString())
         out: list[bytes] = []
-        for _ in range(self._times):
+        for _ in range(FLOOD if self._floods and self.often(FLOOD_SHARE) else 1):
             changed: peer_pb2.HelloRequest | None = peer_pb2.HelloRequest()
             assert changed is not None
             changed.CopyFrom(hello)
@@ -149,6 +150,8 @@ def _impersonate(guise: Guise, peer: str, hello: peer_pb2.HelloRequest) -> peer_
 
 
 def _forge(guise: Guise, peer: str, hello: peer_pb2.HelloRequest) -> peer_pb2.HelloRequest:
+    if not guise.often(0.3):
+        return hello
     for _, raw in list(guise.seen)[-4:]:
         relayed = hello.relayed.add()
         relayed.ParseFromString(raw)
@@ -198,6 +201,8 @@ def _silent(guise: Guise, peer: str, hello: peer_pb2.HelloRequest) -> peer_pb2.H
 
 def _lie(guise: Guise, peer: str, hello: peer_pb2.HelloRequest) -> peer_pb2.HelloRequest:
     """Says that everybody is silent, asks about everybody, has everything, hears nobody."""
+    if not guise.often(0.15):  # each such hello makes its receiver ask others
+        return hello
     for name in guise.random.sample(guise.others, min(4, len(guise.others))):
         hello.silent.add(group=name)
         hello.probes.add(group=name, epoch=1 << 31, seq=1 << 40)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 
+import pytest
+
 from chaos.sim.run import Request, run_seeds
 
 SEEDS = range(50)
 
 
+@pytest.mark.timeout(600)  # a minute on two cores of its own
 def test_every_invariant_holds_in_every_world() -> None:
     requests = [Request(groups=16, seed=seed, rounds=200, faults="all") for seed in SEEDS]
     broken = {
