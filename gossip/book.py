@@ -49,6 +49,9 @@ class EventLog:
         self._events: deque[Event] = deque(maxlen=limit)
         self.dropped = 0
 
+    def __len__(self) -> int:
+        return len(self._events)
+
     def add(self, event: Event | None) -> None:
         """Notes an event; the oldest one goes if there is no room."""
         if event is not None:

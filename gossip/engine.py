@@ -30,6 +30,7 @@ from gossip.statement import (
     Health,
     Load,
     Reason,
+    Signed,
     Signer,
     Statement,
     Verifier,
@@ -153,15 +154,22 @@ class GossipEngine:
         """When `tick` and `outbox` have something to do (monotonic seconds)."""
         at = self._due()
         if self._speaking:
-            at = min(at, self._mail.next_at)
+            if self._mail.next_at < at:
+                at = self._mail.next_at
             if self._changed or self._book.deaf_changed:
                 at = min(at, self._spoke_at + self._config.hello_min_gap)
         return at
 
     def _due(self) -> float:
         """When something is due that no message can put off or bring forward."""
-        at = min(self._book.look_at, self._exchange.probes.next_at, self._exchange.own.due_at)
-        return min(at, self._round_at, self._push_pull_at) if self._speaking else at
+        exchange = self._exchange
+        at = min(self._book.look_at, exchange.probes.next_at, exchange.own.due_at)
+        if self._speaking:
+            if self._round_at < at:
+                at = self._round_at
+            if self._push_pull_at < at:
+                at = self._push_pull_at
+        return at
 
     def tick(self, now: float, wall_time_ms: int = 0) -> None:
         """Notices silence, and makes the next statement when it is due."""
@@ -308,6 +316,24 @@ class GossipEngine:
             KeyError: if there is no such peer.
         """
         return self._entries[name].version
+
+    def signed_of(self, name: str) -> Signed | None:
+        """The newest statement of a peer, byte for byte; None before the first.
+
+        Raises:
+            KeyError: if there is no such peer.
+        """
+        return self._entries[name].signed
+
+    def queues(self) -> Iterable[tuple[str, int, int]]:
+        """What waits here, with how much of it there may be: name, size, limit."""
+        groups = len(self._names)
+        return (
+            ("peers with mail", len(self._mail), groups),
+            ("rumours", len(self._exchange.rumours), groups),
+            ("questions of others", len(self._exchange.probes), self._config.max_probed),
+            ("events", len(self._log), self._config.max_events),
+        )
 
     def peer_state(self, name: str) -> PeerState:
         """Whether a peer is heard.

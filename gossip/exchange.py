@@ -13,6 +13,7 @@ from gossip.own import OwnPast
 from gossip.probes import Probes
 from gossip.rumours import Rumours
 from gossip.statement import (
+    Reason,
     Signed,
     StatementError,
     Verifier,
@@ -24,6 +25,8 @@ from gossip.version import Version
 from gossip.watch import Watch
 from moonmesh.v1 import peer_pb2
 
+PROOFS = (Reason.EQUIVOCATION, Reason.TWO_SPEAKERS)
+"""Reasons that hold only if the origin has signed: it is the origin's doing, whoever brings it."""
 SYNC_GAP = 0.5
 """Hello intervals between two answers to a peer's whole vector, at least."""
 
@@ -72,7 +75,7 @@ class Exchange:
         if not self._book.full:
             self.rumours.add(entry.name)
         for asker in self.probes.heard(entry.name, entry.version):
-            self._mail.to(asker).relayed[entry.name] = None
+            self._mail.to(asker).relayed[entry.name] = False
 
     def hear(
         self, entry: Entry, hello: peer_pb2.HelloRequest, now: float, *, believed: bool
@@ -117,8 +120,10 @@ class Exchange:
             try:
                 self._take(relayer, Signed.read(message), now)
             except StatementError as error:
-                # Not held against the relayer's own statements: a key may be changing.
-                self._book.count(relayer.name, error.reason, error.detail)
+                # Not held against the relayer's own statements: a key may be changing. And who brings
+                # a proof against another has done nothing wrong.
+                if error.reason not in PROOFS:
+                    self._book.count(relayer.name, error.reason, error.detail)
                 bad += 1
                 if bad == self._config.max_bad_relayed:
                     return
@@ -176,6 +181,7 @@ class Exchange:
             return
         entry.synced_at = now
         theirs = {item.group: (item.epoch, item.seq) for item in hello.versions}
+        marks = {item.group: item.mark for item in hello.versions if item.mark}
         own = theirs.get(self._book.group)
         if own is not None:
             self._claim(entry, Version(*own))
@@ -187,9 +193,16 @@ class Exchange:
             version = theirs.get(name, (0, 0))
             if other.version > version:
                 draft = draft or self._mail.to(entry.name)
-                draft.relayed[name] = None
+                draft.relayed.setdefault(name, False)
             elif other.version < version:
                 lacking = True
+            elif (
+                other.signed is not None and marks.get(name, other.signed.mark) != other.signed.mark
+            ):
+                # It says two things at once: in a full mesh each group hears one of them alone.
+                draft = draft or self._mail.to(entry.name)
+                draft.relayed[name] = True
+                lacking = True  # and we have theirs to see
         if lacking and hello.want_versions:
             (draft or self._mail.to(entry.name)).versions = True
 
@@ -201,7 +214,7 @@ class Exchange:
             return
         version = Version(probe.epoch, probe.seq)
         if target.version > version:
-            self._mail.to(asker.name).relayed[target.name] = None
+            self._mail.to(asker.name).relayed[target.name] = False
         elif self.probes.ask(asker.name, target.name, version, now):
             self._mail.to(target.name)  # if it lives, its answer or its next hello says so
 

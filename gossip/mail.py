@@ -30,7 +30,8 @@ class Draft:
         self.versions = False
         self.want = False
         self.yours = False
-        self.relayed: dict[str, None] = {}
+        self.relayed: dict[str, bool] = {}
+        """Whose statements, and whether one is a proof: that goes out even if nobody believes its group."""
         self.probes: dict[str, None] = {}
         self.silent: dict[str, Version] = {}
 
@@ -144,7 +145,9 @@ class Mail:
             hello.want_versions = draft.want
             draft.versions = draft.want = False
             for group, (epoch, seq) in self._versions.items():
-                hello.versions.add(group=group, epoch=epoch, seq=seq)
+                other = entries.get(group)
+                mark = 0 if other is None or other.signed is None else other.signed.mark
+                hello.versions.add(group=group, epoch=epoch, seq=seq, mark=mark)
         for group in list(draft.probes)[: config.probes_per_hello]:
             del draft.probes[group]
             epoch, seq = entries[group].version
@@ -156,7 +159,8 @@ class Mail:
         size = 0
         for group in list(draft.relayed):
             other = entries[group]
-            if other.signed is None or other.quarantine is not None:
+            proof = draft.relayed[group]
+            if other.signed is None or (other.quarantine is not None and not proof):
                 del draft.relayed[group]
                 continue
             size += len(other.signed.body)

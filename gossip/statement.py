@@ -199,6 +199,11 @@ class Signed:
         body = message.body
         return (_signed if len(body) <= READ_BYTES_MAX else cls)(body, message.signature)
 
+    @property
+    def mark(self) -> int:
+        """32 bits of the signature: two statements at one (epoch, seq) that differ rarely share them."""
+        return int.from_bytes(self.signature[:4], "little")
+
     def write(self, message: peer_pb2.SignedStatement) -> None:
         """To the wire, byte for byte."""
         message.body = self.body

@@ -84,7 +84,8 @@ class Watch:
         for entry in self._entries.values():
             if entry.due <= now:
                 self._look(entry, now)
-            soonest = min(soonest, entry.due)
+            if entry.due < soonest:
+                soonest = entry.due
         self._book.look_at = max(soonest, now + self._config.hello_interval / BEATS)
 
     def _look(self, entry: Entry, now: float) -> None:

@@ -31,8 +31,13 @@ app.add_typer(trace.app, name="trace")
 app.add_typer(reference.app, name="config")
 
 EXTENSIONS = "moonmesh.commands"
-"""Entry points of this group add commands: what lies above this layer is not imported by name."""
-FROM_SOURCE = {"chaos": "chaos.cli:app"}
+"""Entry points of this group add commands: what lies above this layer is not imported by name. One that
+is called `bench.NAME` is a command of `moonmesh bench`."""
+FROM_SOURCE = {
+    "chaos": "chaos.cli:app",
+    "sim": "chaos.sim.cli:app",
+    "bench.gossip": "chaos.sim.bench_cli:gossip",
+}
 """Those of this repository, for a source tree whose entry points are not installed."""
 
 
@@ -41,7 +46,12 @@ def _extend() -> None:
     for name, value in {**FROM_SOURCE, **found}.items():
         module, _, attribute = value.partition(":")
         with contextlib.suppress(ModuleNotFoundError):  # an installation may leave it out
-            app.add_typer(getattr(importlib.import_module(module), attribute), name=name)
+            command = getattr(importlib.import_module(module), attribute)
+            parent, _, leaf = name.rpartition(".")
+            if parent == "bench":
+                bench.app.command(leaf)(command)
+            else:
+                app.add_typer(command, name=name)
 
 
 _extend()

@@ -78,14 +78,16 @@ class SignedStatement(_message.Message):
     def __init__(self, body: _Optional[bytes] = ..., signature: _Optional[bytes] = ...) -> None: ...
 
 class VersionEntry(_message.Message):
-    __slots__ = ("group", "epoch", "seq")
+    __slots__ = ("group", "epoch", "seq", "mark")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     SEQ_FIELD_NUMBER: _ClassVar[int]
+    MARK_FIELD_NUMBER: _ClassVar[int]
     group: str
     epoch: int
     seq: int
-    def __init__(self, group: _Optional[str] = ..., epoch: _Optional[int] = ..., seq: _Optional[int] = ...) -> None: ...
+    mark: int
+    def __init__(self, group: _Optional[str] = ..., epoch: _Optional[int] = ..., seq: _Optional[int] = ..., mark: _Optional[int] = ...) -> None: ...
 
 class Position(_message.Message):
     __slots__ = ("log_id", "n")
