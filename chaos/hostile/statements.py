@@ -54,8 +54,11 @@ class Speaker:
         self._random = random.Random(epoch)
 
     def heard(self, raw: bytes) -> None:
-        """A hello of a peer arrived."""
-        self._heard.append(Signed.read(peer_pb2.HelloRequest.FromString(raw).statement))
+        """A hello of a peer arrived. It is noted: who says that it hears nobody is asked for nothing."""
+        hello = peer_pb2.HelloRequest.FromString(raw)
+        sender = peer_pb2.Statement.FromString(hello.statement.body).group
+        self._gossip.receive(sender, hello, time.monotonic())
+        self._heard.append(Signed.read(hello.statement))
 
     def reply(self) -> peer_pb2.HelloReply:
         """What it says now, to whoever asks."""
