@@ -16,6 +16,7 @@ from federation.admin_service import AdminService
 from federation.config import GroupFile
 from federation.endpoints import Endpoints
 from federation.identity import Fingerprint, stored_key
+from federation.leading import Leading
 from federation.limits.guards import make_guards
 from federation.local_store import ADMIN_SECONDS, connect_store
 from federation.peering import Membership
@@ -37,7 +38,6 @@ from federation.trust.handshakes import RefusalLog, StderrWatch
 from gossip.statement import Allowance, Health
 from local_group.admin import AdminClient
 from local_group.breaker import BreakerState
-from local_group.coordination.file import FileCoordination
 from local_group.holdings import Change, Holdings
 from local_group.journal import Journal
 from local_group.ledger import Ledger
@@ -84,6 +84,7 @@ class Gateway:
         self._feed = Feed(self._holdings, exported)
         self._serving: ServingProcess | None = None
         self._lost = asyncio.Event()
+        self._leading = Leading(config)
         self._load = LoadMeter()
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -93,12 +94,14 @@ class Gateway:
             MoonmeshError: if something of the configuration cannot be used.
         """
         config, serving = self._config, None
-        coordination = FileCoordination(config.coordination_dir)
-        epoch = coordination.next_epoch()
+        leading = self._leading
         with StderrWatch(self._refusals):
             try:
+                if not await unless(stop, leading.begin()):
+                    return
+                epoch = leading.epoch
                 if self._member and self._spawner:
-                    self._peers = self._peer_side(self._member, epoch, coordination.above)
+                    self._peers = self._peer_side(self._member, epoch)
                     serving = self._serving_process(self._member, self._spawner, self._peers)
                     serving.start()  # it connects while we do
                 self._serving = serving
@@ -114,6 +117,7 @@ class Gateway:
             finally:
                 if serving:
                     await serving.close()
+                await leading.end()
 
     async def _serve(
         self, stop: asyncio.Event, epoch: int, store: StoreClient, admin: AdminClient
@@ -192,6 +196,7 @@ class Gateway:
                 self._start(serving.failed())
                 self._say_how_we_are(store)  # the first that peers hear is that we are well
                 self._start(peers.sessions.run())
+                self._start(self._lead_again(peers))
             await endpoints.ready()
             log.info("group %s serves in epoch %d", config.name, epoch)
             await stop.wait()
@@ -208,12 +213,12 @@ class Gateway:
 
     # Parts
 
-    def _peer_side(self, member: Membership, epoch: int, above: Callable[[int], int]) -> PeerSide:
+    def _peer_side(self, member: Membership, epoch: int) -> PeerSide:
         return peer_side(
             self._config,
             member,
             epoch,
-            above=above,
+            terms=self._leading,
             guards=self._guards,
             refusals=self._refusals,
             on_problem=self._problem,
@@ -272,6 +277,17 @@ class Gateway:
             self._say_how_we_are(store)
             await asyncio.sleep(HOUSEKEEPING_SECONDS)
 
+    async def _lead_again(self, peers: PeerSide) -> None:
+        """Silent each time that its term is over, until it has another."""
+        while True:
+            await self._leading.lost()
+            self._problem(
+                f"epoch {self._leading.epoch} is over: silent until this gateway leads again"
+            )
+            peers.sessions.hurry()  # it notices, and is silent
+            await self._leading.begin()
+            peers.sessions.lead(self._leading.epoch)
+
     # Small wiring
 
     def _say_how_we_are(self, store: StoreClient) -> None:
@@ -308,10 +324,11 @@ class Gateway:
         log.warning("%s", what)
         self._problems.note(what)
 
-    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+    def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)
         task.add_done_callback(_die_with)
         self._background.append(task)
+        return task
 
 
 def _die_with(task: asyncio.Task[None]) -> None:

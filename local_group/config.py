@@ -7,16 +7,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    ValidationError,
-    ValidationInfo,
-    field_validator,
-)
+from pydantic import BeforeValidator, Field, ValidationError, ValidationInfo, field_validator
 
+from local_group.coordination.config import CoordinationConfig
+from local_group.fields import (
+    GIB,
+    KIB,
+    MIB,
+    Host,
+    Section,
+    Size,
+    check_host,
+    parse_size,
+    resolve_path,
+)
 from local_group.toml import explain, read_toml, read_top
 
 __all__ = [
@@ -39,78 +43,18 @@ __all__ = [
     "resolve_path",
 ]
 
-KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
-
 DRAM_MIN = 16 * MIB
 """Bytes. Mooncake refuses a smaller segment with -600 (its allocator hands out 16 MiB slabs)."""
 
 STORES_MAX = 64
 FIRST_STORE_OFFSET = 10
-"""Stores listen on `port_base + 10 + i`; +0 to +3 are the master's and the gateway's."""
+"""Stores listen on `port_base + 10 + i`; +0 to +5 are the master's, the gateway's and etcd's."""
 
 MOONCAKE_PORTS = range(12300, 17001)
 """Where Mooncake picks ports by itself, at random, for its clients, handshakes and data."""
 
 UNIX_PATH_MAX = 107
 """Bytes of a unix socket's path on Linux (`sun_path` less its final zero)."""
-
-_UNITS = {
-    "": 1, "B": 1, "KIB": KIB, "MIB": MIB, "GIB": GIB, "KB": 1000, "MB": 1000**2, "GB": 1000**3,
-}  # fmt: skip
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)")
-
-
-def parse_size(value: object) -> int:
-    """Bytes of `268435456`, `"256 MiB"` or `"1.5 GB"`.
-
-    Raises:
-        ValueError: not such a size, or not a whole number of bytes.
-    """
-    if isinstance(value, int) and not isinstance(value, bool):
-        return value
-    match = _SIZE.fullmatch(value.strip()) if isinstance(value, str) else None
-    unit = _UNITS.get(match[2].upper()) if match else None
-    if match is None or unit is None:
-        raise ValueError(
-            f'{value!r} is not a size: write bytes, or text such as "256 MiB" '
-            "(KiB, MiB, GiB, KB, MB, GB)"
-        )
-    size = float(match[1]) * unit
-    if size != int(size):
-        raise ValueError(f"{value!r} is not a whole number of bytes")
-    return int(match[1]) * unit if "." not in match[1] else int(size)
-
-
-def resolve_path(value: object, info: ValidationInfo) -> Path:
-    """A path of a config file: relative ones are taken from that file's folder.
-
-    The folder is the validation context's `folder`; without one it is the working directory.
-
-    Raises:
-        ValueError: not text, or empty.
-    """
-    if isinstance(value, Path):
-        path = value
-    elif isinstance(value, str) and value and "\0" not in value:
-        path = Path(value).expanduser()
-    else:
-        raise ValueError(f"{value!r} is not a path")
-    folder = (info.context or {}).get("folder") or Path.cwd()
-    return Path(folder, path).resolve()
-
-
-def check_host(value: str) -> str:
-    """`value` if it can be an IPv4 address or a host name, else ValueError."""
-    if not re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,252}[A-Za-z0-9])?", value):
-        raise ValueError(
-            f"{value!r} is not an IPv4 address or host name (no port, no scheme, no spaces)"
-        )
-    octets = value.split(".")
-    if all(part.isdigit() for part in octets) and (
-        len(octets) != 4 or any(int(part) > 255 for part in octets)
-    ):
-        raise ValueError(f"{value!r} is not an IPv4 address")
-    return value
 
 
 def _check_name(value: str) -> str:
@@ -121,9 +65,7 @@ def _check_name(value: str) -> str:
     return value
 
 
-Size = Annotated[int, BeforeValidator(parse_size)]
 GroupName = Annotated[str, Field(strict=True)]
-Host = Annotated[str, Field(strict=True)]
 
 
 @dataclass(frozen=True)
@@ -152,18 +94,22 @@ class Ports:
         """The gateway's mTLS endpoint for engines on other hosts of this group."""
         return self.base + 3
 
+    @property
+    def etcd_client(self) -> int:
+        """The managed etcd, if there is one; only this group's gateways may reach it."""
+        return self.base + 4
+
+    @property
+    def etcd_peer(self) -> int:
+        """The managed etcd for others of its cluster, of which there are none."""
+        return self.base + 5
+
     def store(self, index: int) -> int:
         """The service port of store `index` (from 0)."""
         return self.base + FIRST_STORE_OFFSET + index
 
 
-class _Section(BaseModel):
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True
-    )
-
-
-class MasterConfig(_Section):
+class MasterConfig(Section):
     """`[master]`: the group's `mooncake_master`."""
 
     lease_ttl_ms: Annotated[int, Field(ge=100, le=3_600_000)] = 10_000
@@ -171,7 +117,7 @@ class MasterConfig(_Section):
     fails with -707; long leases pin a small pool. 10 s is Mooncake's own default."""
 
 
-class StoresConfig(_Section):
+class StoresConfig(Section):
     """`[stores]`: the group's store services, which hold the blocks."""
 
     count: Annotated[int, Field(ge=1, le=STORES_MAX)] = 1
@@ -193,7 +139,7 @@ class StoresConfig(_Section):
         return value
 
 
-class GroupPlace(_Section):
+class GroupPlace(Section):
     """What of `group.toml` is needed to find a group that runs: its name and its folder."""
 
     name: GroupName
@@ -252,7 +198,7 @@ class GroupPlace(_Section):
 
     @property
     def coordination_dir(self) -> Path:
-        """Where the durable epoch is kept."""
+        """Where the durable epoch is kept, and what a managed etcd or a member of Raft stores."""
         return self.data_dir / "coordination"
 
 
@@ -261,8 +207,8 @@ class GroupConfig(GroupPlace):
 
     port_base: Annotated[int, Field(ge=1024, le=65535)]
     """Port, the first of the group's: +0 the master's RPC, +1 its admin HTTP, +2 the gateway for peers,
-    +3 the gateway for engines over TCP, +10 and up the stores. None of them may lie in 12300-17000,
-    where Mooncake opens ports of its own."""
+    +3 the gateway for engines over TCP, +4 and +5 a managed etcd, +10 and up the stores. None of them may
+    lie in 12300-17000, where Mooncake opens ports of its own."""
     host: Host = "127.0.0.1"
     """Address (IPv4 or host name) at which the group's own parts reach each other. Mooncake has no
     authentication: choose one that nobody else reaches."""
@@ -270,6 +216,7 @@ class GroupConfig(GroupPlace):
     """Mooncake's transport within the group; `rdma` needs RDMA devices on all of its hosts."""
     master: MasterConfig = MasterConfig()
     stores: StoresConfig
+    coordination: CoordinationConfig = CoordinationConfig()
 
     @field_validator("host")
     @classmethod

@@ -36,8 +36,8 @@ from local_group.state import (
 START_TIMEOUT_S = 60.0
 """Seconds for `up`; a group on a quiet machine takes about 1."""
 STOP_TIMEOUT_S = 45.0
-"""Seconds for a supervisor to stop its group before `down` kills everything: more than three stages
-that each need `SupervisorLimits.stop_grace`."""
+"""Seconds for a supervisor to stop its group before `down` kills everything: more than four steps that
+each need `SupervisorLimits.stop_grace`."""
 HEARD_TIMEOUT_S = 5.0
 """Seconds for a supervisor to begin to stop its group; one that does not is killed with it."""
 SAY_AFTER_S = 1.0
@@ -62,8 +62,8 @@ async def run_group(
 
     Args:
         config: the group.
-        beside: what runs beside Mooncake, the gateway: started after it, stopped before it. Mooncake
-            runs without it as well.
+        beside: what runs beside Mooncake, the gateway and its etcd: started after it, stopped before it,
+            the last one first. Mooncake runs without it as well.
         lock: the group's, if it is held already.
         timeout: seconds until all must be ready.
         progress: told of every change.

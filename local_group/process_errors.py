@@ -48,6 +48,18 @@ class AdminError(MoonmeshError):
 
 
 class CoordinationError(MoonmeshError):
-    """The durable epoch cannot be read or written."""
+    """The coordination of a group cannot be used: its durable epoch, its configuration."""
 
     code = "MM208"
+
+
+class CoordinationGone(CoordinationError):  # noqa: N818
+    """The coordination of a group does not answer in time."""
+
+    code = "MM213"
+
+
+class Fenced(CoordinationError):  # noqa: N818
+    """A leader whose term is over wanted to write."""
+
+    code = "MM214"

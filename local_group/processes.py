@@ -128,7 +128,9 @@ class Supervisor:
         self._watchers = []
         self.state.phase = "stopping"
         self._write()
-        for stage in (self._beside, *reversed(self._stages)):
+        # One after the other, the last first: a gateway gives up its lease before its etcd ends.
+        beside = ((spec,) for spec in reversed(self._beside))
+        for stage in (*beside, *reversed(self._stages)):
             await asyncio.gather(*(self._terminate(spec.name) for spec in stage))
 
     async def failed(self) -> None:

@@ -165,7 +165,7 @@ def check_ports(example: Path) -> None:
     Raises:
         PortInUse: with the port, who has it where that is visible, and what to do.
     """
-    from federation.cli.group import gateway_of
+    from federation.cli.group import beside_mooncake
     from federation.config import load_group
     from local_group.ports import PortUse, check_free, mooncake_ports
     from local_group.process_errors import PortInUse
@@ -175,7 +175,7 @@ def check_ports(example: Path) -> None:
     uses = []
     for group, file in zip(groups, files, strict=True):
         uses += mooncake_ports(group)
-        uses += [use for spec in gateway_of(group, file) for use in spec.ports]
+        uses += [use for spec in beside_mooncake(group, file) for use in spec.ports]
     first, count = groups[0], sum(group.stores.count for group in groups)
     uses += [
         PortUse(first.host, first.ports.store(i), f"store-{i} of the one pool")

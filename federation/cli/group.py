@@ -54,7 +54,7 @@ def up(
         lock = GroupLock(group.lock_file)
         lock.adopt(lock_fd)
     view = supervise.view_for(group, report_fd)
-    beside = gateway_of(group, config)
+    beside = beside_mooncake(group, config)
     asyncio.run(supervise.foreground(group, beside, timeout, view, lock))
 
 
@@ -121,15 +121,21 @@ def find_group(path: Path) -> tuple[GroupPlace, ConfigError | None]:
         return place, error
 
 
-def gateway_of(group: GroupFile, path: Path) -> Sequence[ChildSpec]:
-    """How the gateway of a group is started, and when it is ready; empty if it has none."""
+def beside_mooncake(group: GroupFile, path: Path) -> Sequence[ChildSpec]:
+    """How the gateway of a group is started, and its etcd before it, if it has them; when they are ready.
+
+    Raises:
+        MissingPackage: it needs an etcd, and none is installed.
+    """
     import sys
 
     from local_group.child import ChildSpec
+    from local_group.coordination.managed import etcd_child
     from local_group.ports import PortUse
 
     if not group.gateway.enabled:
         return ()
+    etcd = [etcd_child(group)] if group.coordination.managed_etcd else []
     argv = (sys.executable, "-m", "federation.gateway_process", "-c", str(path.absolute()))
 
     async def ready(_: int) -> str:
@@ -142,4 +148,4 @@ def gateway_of(group: GroupFile, path: Path) -> Sequence[ChildSpec]:
         ports.append(PortUse(group.gateway.listen, group.ports.peers, "the gateway's peers"))
     if group.gateway.engines_tcp:
         ports.append(PortUse(group.host, group.ports.engines_tcp, "the gateway's engines over TCP"))
-    return [ChildSpec("gateway", argv, ready, ports=ports)]
+    return [*etcd, ChildSpec("gateway", argv, ready, ports=ports)]

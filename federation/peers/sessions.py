@@ -14,6 +14,7 @@ import random
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import aclosing
+from typing import Protocol
 
 from federation.catalog.log import Position
 from federation.catalog.view import CatalogView
@@ -62,13 +63,27 @@ COUNTED: Mapping[type[Event], str] = {
 """Events of gossip that are counted."""
 
 
+class Terms(Protocol):
+    """This group's terms, as its leading gateway has them."""
+
+    def valid(self) -> bool:
+        """May this gateway speak for its group, at this moment?"""
+
+    async def above(self, floor: int) -> int:
+        """Goes on leading in a new epoch above `floor`, durable and nobody else's.
+
+        Raises:
+            CoordinationError: it does not lead, or the epoch cannot be stored.
+        """
+
+
 class Sessions:
     """Links to all peers, with what is believed of each.
 
     Args:
         gossip: this group's part in the gossip; ticked here.
         sharing: who may have what.
-        above: makes an epoch above another one, durable and nobody else's; blocks.
+        terms: whether this gateway leads its group, and so may speak; and where its epochs come from.
         refusals: where statements that are not believed are written down.
         on_problem: told what an operator has to know.
         on_tick: called when there is a new statement of ours.
@@ -81,7 +96,7 @@ class Sessions:
         sharing: Sharing,
         limits: Limits,
         *,
-        above: Callable[[int], int],
+        terms: Terms,
         refusals: RefusalLog,
         on_problem: Callable[[str], None],
         on_tick: Callable[[], None] = lambda: None,
@@ -90,7 +105,7 @@ class Sessions:
         self._gossip = gossip
         self._sharing = sharing
         self._limits = limits
-        self._above = above
+        self._terms = terms
         self._raising: asyncio.Task[None] | None = None
         self._refusals = refusals
         self._on_problem = on_problem
@@ -153,6 +168,7 @@ class Sessions:
         """Greets every peer at each tick, until it is cancelled."""
         while True:
             self._hurry.clear()
+            self._hush()
             self._gossip.tick(time.monotonic(), int(time.time() * 1000))
             self._on_tick()
             self._send()
@@ -169,6 +185,14 @@ class Sessions:
         if self._gossip.next_tick_at() < self._next_at:
             self._hurry.set()
 
+    def lead(self, epoch: int) -> None:
+        """Speaks from now on in another term."""
+        self._gossip.lead(
+            epoch, os.urandom(BOOT_NONCE_BYTES), time.monotonic(), int(time.time() * 1000)
+        )
+        self._on_tick()
+        self.answer()
+
     def hurry(self) -> None:
         """What we have to say of ourselves has changed: say it as soon as gossip lets us."""
         self._hurry.set()
@@ -182,7 +206,14 @@ class Sessions:
         await asyncio.gather(*tasks, return_exceptions=True)
         await asyncio.gather(*(link.close() for link in self.links.values()))
 
+    def _hush(self) -> None:
+        # Asked each time before something is said: a process that was frozen for longer than its term is here
+        # before anything has told it so.
+        if not self._terms.valid():
+            self._gossip.silence()
+
     def _send(self) -> None:
+        self._hush()
         # A peer that hangs is greeted once at a time; what it is to be told is kept.
         for peer, hello in self._gossip.outbox(self._hellos):
             task = asyncio.create_task(self._greet(peer, hello))
@@ -240,9 +271,8 @@ class Sessions:
     async def _raise_epoch(self, event: OwnVersionAhead) -> None:
         """Peers have a later statement of ours than we made, so our epoch was lost: go on above it."""
         try:
-            epoch = await asyncio.to_thread(self._above, event.version.epoch)
-            now = time.monotonic()
-            self._gossip.lead(epoch, os.urandom(BOOT_NONCE_BYTES), now, int(time.time() * 1000))
+            epoch = await self._terms.above(event.version.epoch)
+            self.lead(epoch)
         except (CoordinationError, ValueError) as error:
             self._on_problem(f"peers have an epoch {event.version.epoch} of ours: {error}")
             return
@@ -250,8 +280,6 @@ class Sessions:
             f"the epoch was lost: peer {event.peer} had our statement {event.version}; "
             f"this group goes on in epoch {epoch}"
         )
-        self._on_tick()
-        self.answer()
 
     def _is_back(self, peer: str) -> None:
         """The peer is heard anew: what failed before says little now, and nothing waits for its time.

@@ -15,7 +15,7 @@ from federation.peering import Membership, PeerConfig
 from federation.peers.callers import Callers
 from federation.peers.gossip_config import gossip_config
 from federation.peers.link import PeerLink
-from federation.peers.sessions import Sessions
+from federation.peers.sessions import Sessions, Terms
 from federation.trust.handshakes import RefusalLog
 from gossip.engine import GossipEngine, Receipt
 from gossip.statement import Reason
@@ -71,7 +71,7 @@ def peer_side(
     member: Membership,
     epoch: int,
     *,
-    above: Callable[[int], int],
+    terms: Terms,
     guards: Guards,
     refusals: RefusalLog,
     on_problem: Callable[[str], None],
@@ -81,7 +81,7 @@ def peer_side(
 
     Args:
         epoch: durable, and never used by another process.
-        above: makes another such epoch, above one; blocks.
+        terms: whether it may be spoken in it, and where another one comes from.
         guards: of all peers, with the memory that they share.
         on_problem: told what an operator has to know.
         on_tick: called when there is a new statement of ours.
@@ -96,7 +96,7 @@ def peer_side(
         gossip,
         member.sharing,
         config.limits,
-        above=above,
+        terms=terms,
         refusals=refusals,
         on_problem=on_problem,
         on_tick=on_tick,

@@ -1,4 +1,4 @@
-"""Who leads a group and in which epoch: one file now.
+"""Who leads a group, and in which epoch: a file, etcd, or Raft among the group's gateways.
 
-Imports nothing of ours but `local_group.process_errors`; the gateway imports it.
+`base` is the interface; `lease` and `machine` decide, without IO; `file`, `etcd` and `raft` do the IO.
 """

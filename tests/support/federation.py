@@ -53,6 +53,7 @@ class Federation:
         alive: whether to wait until all hear each other.
         gateway: added to `[gateway]` of every group.
         master: `[master]` of every group.
+        coordination: `[coordination]` of every group.
     """
 
     def __init__(
@@ -67,6 +68,7 @@ class Federation:
         alive: bool = True,
         gateway: Mapping[str, Any] | None = None,
         master: Mapping[str, Any] | None = None,
+        coordination: Mapping[str, Any] | None = None,
     ) -> None:
         self.folder = folder
         self.ports = {name: free_port_base() for name in names}
@@ -93,6 +95,7 @@ class Federation:
                 limits={"hello_interval_ms": 200, **(limits or {})},
                 stores={"count": 1, "dram": dram},
                 master=dict(master or {}),
+                coordination=dict(coordination or {}),
             )
 
     def __enter__(self) -> Federation:

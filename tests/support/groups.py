@@ -37,7 +37,7 @@ def free_port_base() -> int:
         descriptor = os.open(folder / str(base), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            offsets = (*range(4), *range(10, 18))
+            offsets = (*range(6), *range(10, 18))
             check_free(PortUse("127.0.0.1", base + offset, "a test") for offset in offsets)
         except (OSError, GroupError):
             os.close(descriptor)
@@ -125,7 +125,11 @@ class RunningGroup:
         self._env = env
 
     def __enter__(self) -> RunningGroup:
-        self.up()
+        try:
+            self.up()
+        except BaseException:
+            self.down()  # Mooncake runs, where only what is beside it has failed
+            raise
         return self
 
     def __exit__(

@@ -20,7 +20,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from federation.cli import render
-from federation.cli.group import gateway_of
+from federation.cli.group import beside_mooncake
 from federation.cli.health import ask_status, serving
 from federation.cli.main import app, main
 from federation.cli.supervise import LiveView, PlainView, ReportView, rebuild
@@ -297,11 +297,11 @@ def test_a_group_goes_on_when_whoever_waited_has_gone(tmp_path: Path) -> None:
 def test_the_gateway_is_one_more_child(tmp_path: Path) -> None:
     gateway = {"enabled": True, "engines_tcp": True, "peering": "peering.toml"}
     path = write_group(tmp_path, port_base=24000, gateway=gateway)
-    (spec,) = gateway_of(load_group(path), path)
+    (spec,) = beside_mooncake(load_group(path), path)
     assert [use.port for use in spec.ports] == [24002, 24003]
     assert spec.argv[1:] == ("-m", "federation.gateway_process", "-c", str(path))
     path = write_group(tmp_path, port_base=24000)
-    assert gateway_of(load_group(path), path) == ()
+    assert beside_mooncake(load_group(path), path) == ()
 
 
 def test_help_names_the_commands() -> None:

@@ -70,6 +70,7 @@ class FakeGossip:
         self.happened: list[Event] = []
         self.mail: dict[str, peer_pb2.HelloRequest] = {}
         self.led: list[int] = []
+        self.silenced = False
 
     def events(self) -> list[Event]:
         events, self.happened = self.happened, []
@@ -87,6 +88,9 @@ class FakeGossip:
     def next_tick_at(self) -> float:
         return float("inf")
 
+    def silence(self) -> None:
+        self.silenced = True
+
     def lead(self, epoch: int, *_: object) -> None:
         self.led.append(epoch)
 
@@ -96,17 +100,21 @@ class Bench:
         self.link, self.gossip = FakeLink(), FakeGossip()
         self.problems: list[str] = []
         self.disk_fails = False
+        self.leads = True
         self.sessions = Sessions(
             [self.link],  # type: ignore[list-item]
             self.gossip,  # type: ignore[arg-type]
             Sharing({}, {"east": frozenset({FP})}),
             Limits(**limits),
-            above=self.above,
+            terms=self,
             refusals=RefusalLog(),
             on_problem=self.problems.append,
         )
 
-    def above(self, epoch: int) -> int:
+    def valid(self) -> bool:
+        return self.leads
+
+    async def above(self, epoch: int) -> int:
         if self.disk_fails:
             raise CoordinationError("the disk is full")
         return epoch + 1
@@ -225,3 +233,12 @@ async def test_what_an_operator_has_to_know_is_a_problem() -> None:
     first, second = bench.problems
     assert "peer east is in quarantine (equivocation): two at 1.2" in first
     assert "another process speaks for this group, in epoch 3" in second
+
+
+async def test_who_does_not_lead_any_more_is_silent_before_it_says_anything() -> None:
+    bench = Bench()
+    bench.gossip.mail["east"] = peer_pb2.HelloRequest()
+    bench.leads = False
+    bench.sessions.answer()
+    assert bench.gossip.silenced
+    await bench.sessions.close()
