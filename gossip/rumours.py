@@ -29,14 +29,17 @@ class Rumours:
         self._left[group] = self._times
 
     def batch(self, entries: Mapping[str, Entry], copies: int) -> list[Entry]:
-        """What the hellos of a round carry, those that have waited longest first.
+        """What the hellos of a round carry, the newest first.
+
+        Where there are more than fit, what is new spreads at once all the same; what is old is known to
+        many by then, and comparing whole vectors repairs the rest.
 
         Args:
             copies: hellos that it goes into.
         """
         taken: list[Entry] = []
         size = 0
-        for group in list(self._left):
+        for group in reversed(list(self._left)):
             entry = entries[group]
             if entry.signed is None or entry.quarantine is not None:
                 del self._left[group]
@@ -45,9 +48,9 @@ class Rumours:
             if size > self._config.relay_bytes_per_hello and taken:
                 break
             taken.append(entry)
-            left = self._left.pop(group) - copies
-            if left > 0:
-                self._left[group] = left
+            self._left[group] -= copies  # where it is, or it would be new again
+            if self._left[group] <= 0:
+                del self._left[group]
             if len(taken) == self._config.relay_per_hello:
                 break
         return taken

@@ -126,7 +126,7 @@ def _mesh_lossy(options: GossipBench, report: Report) -> None:
 
 
 def _large(options: GossipBench, report: Report) -> None:
-    """1,024 groups, 20 % of the messages lost: how long an update takes."""
+    """Far more groups than a full mesh has, 20 % of the messages lost: how long an update takes."""
     taken, sent = converge_large(options.large, max(LARGE_UPDATES, options.updates // 4))
     p99 = percentile(taken, 0.99)
     name = f"{options.large:,} groups, 20 % loss"

@@ -111,17 +111,17 @@ def test_a_witness_that_has_heard_less_or_more_is_none() -> None:
     assert east.peer_state("west") is PeerState.DOWN
 
 
-def test_a_rumour_is_told_a_number_of_times_and_those_that_waited_go_first() -> None:
+def test_a_rumour_is_told_a_number_of_times_and_the_newest_goes_first() -> None:
     config = replace(CONFIG, rumour_extra=1, relay_per_hello=2)
     east = engine("east", *OTHERS, config=config)
     for name in OTHERS:
         east.receive(name, says(name), 0.0)
     rumours = Rumours(5, config)
-    for name in ("north", "south", "north"):
+    for name in ("north", "west", "south", "north"):
         rumours.add(name)
     told = []
     while batch := rumours.batch(east._entries, 2):
         assert len(batch) <= 2
         told += [entry.name for entry in batch]
-    assert told == ["south", "north"] * 2, "ceil(log2(5)) + 1 = 4 copies, 2 a round"
+    assert told == ["north", "south"] * 2 + ["west"] * 2, "ceil(log2(5)) + 1 = 4 copies, 2 a round"
     assert len(rumours) == 0
