@@ -93,8 +93,8 @@ class Entry:
     """The engine's own record of one peer. Times are monotonic seconds."""
 
     __slots__ = (
-        "accepted", "arrivals", "asked", "cut_at", "direct_at", "due", "has_ours", "heard_at", "hearing", "keys",
-        "link", "moved_at", "name", "probe_at", "quarantine", "rejected", "sent_at",
+        "accepted", "arrivals", "asked", "cut_at", "direct_at", "due", "has_ours", "heard_at", "hearing",
+        "keys", "link", "moved_at", "name", "probe_at", "quarantine", "rejected", "sent_at",
         "signed", "since", "stale", "state", "statement", "synced_at", "version", "witnesses",
     )  # fmt: skip
 

@@ -220,8 +220,8 @@ class Sessions:
 
     def _send(self) -> None:
         self._hush()
-        # A peer that hangs is greeted once an interval; what it is to be told meanwhile is kept. Not later: it
-        # may hear us well, and only its answers are lost.
+        # A peer that hangs is greeted once an interval, and what it is to be told is kept until then. Not
+        # longer: it may hear us well, and only its answers are lost.
         interval = self._limits.hello_interval_ms / 1000
         for peer, hello in self._gossip.outbox(self._busy):
             task = asyncio.create_task(self._greet(peer, hello))
@@ -234,9 +234,7 @@ class Sessions:
         del self._busy[peer]
         self.answer()
 
-    def _greeted(
-        self, peer: str, patience: asyncio.TimerHandle, task: asyncio.Task[None]
-    ) -> None:
+    def _greeted(self, peer: str, patience: asyncio.TimerHandle, task: asyncio.Task[None]) -> None:
         self._hellos.discard(task)
         patience.cancel()
         if self._busy.get(peer) is patience:
