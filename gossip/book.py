@@ -21,7 +21,7 @@ from gossip.events import (
     Released,
     StatementRejected,
 )
-from gossip.membership import LINKS, Entry, Input, PeerState
+from gossip.membership import LINKS, Entry, Input, Link, PeerState
 from gossip.quarantine import HEALED_BY, Quarantine
 from gossip.statement import Reason, Signed, Statement, StatementError, Verifier, check_size, verify
 from gossip.version import Version
@@ -263,7 +263,9 @@ class Book:
         heard = entry.statement is None or entry.statement.hears(self.group) is not False
         link = LINKS[entry.hearing, heard]
         if link is not entry.link:
-            entry.link, entry.link_since = link, now
+            if entry.link is Link.BOTH:
+                entry.cut_at = now
+            entry.link = link
             if entry.statement is not None:
                 self._events.add(LinkChanged(entry.name, link))
 

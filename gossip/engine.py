@@ -357,7 +357,7 @@ class GossipEngine:
             return False
         # One hello that is late must not stop pulls: a cut has to last.
         grace = self._config.route_after * self._config.hello_interval
-        return entry.link is Link.BOTH or now - entry.link_since < grace
+        return entry.link is Link.BOTH or now - entry.cut_at < grace
 
     def view(self, now: float) -> View:
         """All of it, for `status`."""

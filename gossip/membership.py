@@ -93,8 +93,8 @@ class Entry:
     """The engine's own record of one peer. Times are monotonic seconds."""
 
     __slots__ = (
-        "accepted", "arrivals", "asked", "direct_at", "due", "has_ours", "heard_at", "hearing", "keys",
-        "link", "link_since", "moved_at", "name", "probe_at", "quarantine", "rejected", "sent_at",
+        "accepted", "arrivals", "asked", "cut_at", "direct_at", "due", "has_ours", "heard_at", "hearing",
+        "keys", "link", "moved_at", "name", "probe_at", "quarantine", "rejected", "sent_at",
         "signed", "since", "stale", "state", "statement", "synced_at", "version", "witnesses",
     )  # fmt: skip
 
@@ -121,7 +121,8 @@ class Entry:
         """When its newest statement came from itself; at first, when we began to listen."""
         self.hearing = True
         self.link = Link.BOTH
-        self.link_since = now
+        self.cut_at = never
+        """When it was last whole, while it is not: one direction after the other may be cut."""
         self.asked = False
         """Once more, since `direct_at`."""
         self.probe_at = never

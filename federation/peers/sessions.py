@@ -14,6 +14,7 @@ import random
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import aclosing
+from functools import partial
 from typing import Protocol
 
 from federation.catalog.log import Position
@@ -50,6 +51,8 @@ RETRY_SECONDS = (0.1, 2.0)
 """First and longest wait after a catalog question that failed; doubled in between, with jitter."""
 ANSWER_SECONDS = 5.0
 """How long an owner may take for an answer beyond the time it was told to wait for news."""
+HELLO_INTERVALS = 2
+"""Hello intervals for which a hello is waited for its answer; so many are under way to a peer at most."""
 TICK_SECONDS_MIN = 0.01
 """Between two ticks of gossip."""
 COUNTED: Mapping[type[Event], str] = {
@@ -117,7 +120,8 @@ class Sessions:
         self._followers: dict[tuple[str, bytes], asyncio.Task[None]] = {}
         self._news: dict[tuple[str, bytes], asyncio.Event] = {}
         self._questions: dict[tuple[str, bytes], asyncio.Task[None]] = {}
-        self._hellos: dict[str, asyncio.Task[None]] = {}
+        self._hellos: set[asyncio.Task[None]] = set()
+        self._busy: dict[str, asyncio.TimerHandle] = {}
         self._unanswered: set[str] = set()
         self._back_at: dict[str, float] = {}
 
@@ -199,7 +203,9 @@ class Sessions:
 
     async def close(self) -> None:
         """Ends everything and closes the links."""
-        tasks = [*self._hellos.values(), *self._followers.values()]
+        for patience in self._busy.values():
+            patience.cancel()
+        tasks = [*self._hellos, *self._followers.values()]
         tasks += [self._raising] if self._raising else []
         for task in tasks:
             task.cancel()
@@ -214,21 +220,32 @@ class Sessions:
 
     def _send(self) -> None:
         self._hush()
-        # A peer that hangs is greeted once at a time; what it is to be told is kept.
-        for peer, hello in self._gossip.outbox(self._hellos):
+        # A peer that hangs is greeted once an interval, and what it is to be told is kept until then. Not
+        # longer: it may hear us well, and only its answers are lost.
+        interval = self._limits.hello_interval_ms / 1000
+        for peer, hello in self._gossip.outbox(self._busy):
             task = asyncio.create_task(self._greet(peer, hello))
-            self._hellos[peer] = task
-            task.add_done_callback(lambda _, peer=peer: self._greeted(peer))  # type: ignore[misc]
+            patience = asyncio.get_running_loop().call_later(interval, self._free, peer)
+            self._hellos.add(task)
+            self._busy[peer] = patience
+            task.add_done_callback(partial(self._greeted, peer, patience))
 
-    def _greeted(self, peer: str) -> None:
-        task = self._hellos.pop(peer)
+    def _free(self, peer: str) -> None:
+        del self._busy[peer]
+        self.answer()
+
+    def _greeted(self, peer: str, patience: asyncio.TimerHandle, task: asyncio.Task[None]) -> None:
+        self._hellos.discard(task)
+        patience.cancel()
+        if self._busy.get(peer) is patience:
+            del self._busy[peer]
         if not task.cancelled():
             task.result()
             self.answer()
 
     async def _greet(self, peer: str, hello: peer_pb2.HelloRequest) -> None:
         try:
-            seconds = self._limits.hello_interval_ms / 1000 * 2
+            seconds = self._limits.hello_interval_ms / 1000 * HELLO_INTERVALS
             patient = peer in self._unanswered  # it is told as soon as it can be reached
             reply = await self.links[peer].hello(hello, seconds, patient=patient)
         except PeerError:

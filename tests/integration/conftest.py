@@ -4,4 +4,5 @@ from __future__ import annotations
 
 from tests.support.coordination import BACKENDS
 
-collect_ignore = [] if "etcd" in BACKENDS else ["test_coordination_group.py"]
+NEED_ETCD = ["test_coordination_group.py", "test_gossip_bad_days.py"]
+collect_ignore = [] if "etcd" in BACKENDS else NEED_ETCD

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import threading
 from collections.abc import Iterator
 
@@ -312,29 +311,3 @@ def test_what_came_from_a_peer_can_be_purged(pair: Federation) -> None:
     assert read(west, theirs) == ["peer"] * 20, "they are pulled anew, while it is imported"
     again = moonmesh("purge", "--origin", "nobody", "-c", config)
     assert (again.returncode, "no block is known here" in again.stdout) == (1, True)
-
-
-def lose_epoch(pair: Federation) -> int:
-    """East's gateway starts without its epoch; the one in which west believes it again."""
-    east, before = pair.groups["east"], int(pair.status("east")["epoch"])
-    shutil.rmtree(east.config.coordination_dir)
-    old = east.kill("gateway")
-    wait_for(lambda: east.pid("gateway") not in (None, old), 30, "a new gateway")
-
-    def trusted() -> bool:
-        (peer,) = pair.status("west")["peers"]
-        epoch = int(str(peer["version"]).split(".")[0])
-        return epoch > before and peer["quarantine"] is None and bool(peer["pullable"])
-
-    wait_for(trusted, 30, f"west to believe east again: {pair.status('west')['peers']}")
-    assert any("the epoch was lost" in text for text in pair.status("east")["problems"])
-    return int(pair.status("east")["epoch"])
-
-
-def test_a_group_that_lost_its_epoch_is_believed_again_by_itself(pair: Federation) -> None:
-    first = lose_epoch(pair)
-    # It begins in the epoch that west remembers, as a second process would; then below it.
-    assert first == 2
-    assert pair.counter("west", "moonmesh_gossip_quarantines_total") == 1
-    assert lose_epoch(pair) == 3
-    assert pair.counter("west", "moonmesh_gossip_quarantines_total") == 1

@@ -54,6 +54,7 @@ class Federation:
         gateway: added to `[gateway]` of every group.
         master: `[master]` of every group.
         coordination: `[coordination]` of every group.
+        own: tables of single groups, in the place of those of every group.
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class Federation:
         gateway: Mapping[str, Any] | None = None,
         master: Mapping[str, Any] | None = None,
         coordination: Mapping[str, Any] | None = None,
+        own: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> None:
         self.folder = folder
         self.ports = {name: free_port_base() for name in names}
@@ -86,17 +88,16 @@ class Federation:
             self._part(one, other)
             self._part(other, one)
         for name in names:
-            write_group(
-                folder / name,
-                name,
-                self.ports[name],
-                gateway={"enabled": True, "peering": "peering.toml", **(gateway or {})},
-                namespaces={"demo": NAMESPACE},
-                limits={"hello_interval_ms": 200, **(limits or {})},
-                stores={"count": 1, "dram": dram},
-                master=dict(master or {}),
-                coordination=dict(coordination or {}),
-            )
+            tables: dict[str, Any] = {
+                "gateway": {"enabled": True, "peering": "peering.toml", **(gateway or {})},
+                "namespaces": {"demo": NAMESPACE},
+                "limits": {"hello_interval_ms": 200, **(limits or {})},
+                "stores": {"count": 1, "dram": dram},
+                "master": dict(master or {}),
+                "coordination": dict(coordination or {}),
+            }
+            tables.update((own or {}).get(name, {}))
+            write_group(folder / name, name, self.ports[name], **tables)
 
     def __enter__(self) -> Federation:
         try:
@@ -150,6 +151,11 @@ class Federation:
         """What the gateway of a group says; {} while it does not answer."""
         answer = ask_status(self.groups[name].config.gateway_socket)
         return answer if isinstance(answer, dict) else {}
+
+    def peer(self, name: str, other: str) -> dict[str, Any]:
+        """What the gateway of `name` believes of `other`; {} while it does not answer."""
+        peers = self.status(name).get("peers", [])
+        return next((dict(peer) for peer in peers if peer["name"] == other), {})
 
     def counter(self, name: str, counter: str) -> int:
         """One counter of a group's gateway."""

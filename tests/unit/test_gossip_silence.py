@@ -72,6 +72,21 @@ def test_a_one_way_cut_shows_at_both_ends_within_two_rounds_and_others_keep_it_a
     assert changes[-1] is Link.BOTH
 
 
+def test_a_link_that_is_cut_now_one_way_and_now_both_is_cut_all_the_time() -> None:
+    east = engine("east", "west", "north")
+    links, seq = set(), 0
+    for tenths in range(100):
+        now = tenths / 10
+        if tenths % 20 == 0:  # two intervals apart: later than `direct_after`
+            seq += 1
+            east.receive("west", says(seq=seq, not_heard_from=("east",)), now)
+        east.tick(now)
+        (west,) = [peer for peer in east.view(now).peers if peer.name == "west"]
+        links.add(west.link)
+        assert east.pullable("west", now) is (now < CONFIG.route_after * CONFIG.hello_interval)
+    assert links == {Link.NOT_HEARD, Link.NEITHER}
+
+
 def test_a_lost_hello_is_asked_for_within_the_round() -> None:
     east = engine("east", "west", "north")
     for name in ("west", "north"):

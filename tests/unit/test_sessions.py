@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Container
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from federation.config import Limits
 from federation.errors import PeerError
 from federation.identity import Fingerprint
 from federation.peering import Sharing
-from federation.peers.sessions import Sessions
+from federation.peers.sessions import HELLO_INTERVALS, Sessions
 from federation.trust.handshakes import RefusalLog
 from gossip.events import (
     Event,
@@ -208,6 +209,28 @@ async def test_what_a_hanging_peer_is_to_be_told_waits_for_it() -> None:
     answered.set()
     await wait_for_async(lambda: len(bench.link.patient) == 2, 5, "the second")
     await bench.sessions.close()
+
+
+async def test_a_peer_whose_answers_are_lost_is_greeted_each_interval_all_the_same() -> None:
+    """It may hear us, and what it hears every other interval alone would look like a line that is cut."""
+    bench = Bench(hello_interval_ms=50)
+    began: list[float] = []
+
+    async def hello(request: object, timeout: float, *, patient: bool) -> peer_pb2.HelloReply:
+        began.append(time.monotonic())
+        await asyncio.sleep(timeout)
+        raise PeerError("no answer within the deadline")
+
+    bench.link.hello = hello  # type: ignore[method-assign]
+    for count in range(1, 5):
+        bench.gossip.mail["east"] = peer_pb2.HelloRequest()
+        bench.sessions.answer()
+        await wait_for_async(lambda count=count: len(began) == count, 5, f"hello {count}")  # type: ignore[misc]
+        assert len(bench.sessions._hellos) <= HELLO_INTERVALS
+    gaps = [later - earlier for earlier, later in pairwise(began)]
+    assert 0.049 <= min(gaps) < 0.1, "before its deadline, not before its time"
+    await bench.sessions.close()
+    assert bench.sessions._hellos == set()
 
 
 async def test_a_lost_epoch_is_replaced_by_one_above_it() -> None:

@@ -1,0 +1,376 @@
+"""Five real groups on bad days: one runs twice, loses its disk or its key, is cut off one way, or is frozen.
+
+What is asserted is what the others say of it in `moonmesh status --json`, and each test ends with all well.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import pytest
+
+from federation.config import load_group
+from federation.trust.authority import Authority
+from local_group.lifecycle import prepare
+from tests.support.coordination import Process
+from tests.support.federation import NAMESPACE, Federation, read, write
+from tests.support.groups import RunningGroup, environment, moonmesh, write_group
+from tests.support.line import Line
+from tests.support.wait import wait_for
+
+pytestmark = pytest.mark.real
+
+NAMES = ("ash", "birch", "cedar", "elm", "fir")
+HELLO_S = 0.2
+DOWN_AFTER_S = 12 * HELLO_S
+"""Of silence; others are asked before."""
+
+Said = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def line_and_five(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Line, Federation]]:
+    five = Federation(
+        tmp_path_factory.mktemp("five"),
+        NAMES,
+        dram="16 MiB",
+        own={"elm": {"coordination": {"backend": "etcd"}}},
+    )
+    with Line(five, "birch", "cedar") as line, five:
+        yield line, five
+
+
+@pytest.fixture
+def five(line_and_five: tuple[Line, Federation]) -> Federation:
+    return line_and_five[1]
+
+
+@pytest.fixture
+def line(line_and_five: tuple[Line, Federation]) -> Line:
+    return line_and_five[0]
+
+
+def others(but: str) -> list[str]:
+    return [name for name in NAMES if name != but]
+
+
+def version(said: Said) -> tuple[int, int]:
+    """(epoch, seq) of a peer's newest statement; (0, 0) before the first."""
+    epoch, _, seq = (said.get("version") or "0.0").partition(".")
+    return int(epoch), int(seq)
+
+
+def is_well(said: Said) -> bool:
+    return (
+        said.get("state") == "alive"
+        and said["link"] == "both"
+        and said["pullable"]
+        and said["quarantine"] is None
+    )
+
+
+def is_in(epoch: int) -> Callable[[Said], bool]:
+    """Speaks in this epoch."""
+    return lambda said: version(said)[0] == epoch
+
+
+def is_held(reason: str, healed_by: str) -> Callable[[Said], bool]:
+    """In quarantine, for that."""
+
+    def held(said: Said) -> bool:
+        quarantine = said["quarantine"] or {}
+        return (quarantine.get("reason"), quarantine.get("healed_by")) == (reason, healed_by)
+
+    return held
+
+
+def wait_until_well(five: Federation) -> None:
+    for name in NAMES:
+
+        def well(name: str = name) -> bool:
+            peers = five.status(name).get("peers", [])
+            return bool(peers) and all(map(is_well, peers))
+
+        try:
+            wait_for(well, 20, f"all to be well at {name}")
+        except AssertionError as error:
+            raise AssertionError(f"{error}: {five.status(name).get('peers')}") from None
+
+
+def restart(group: RunningGroup) -> None:
+    """Ends its gateway, and returns once there is another."""
+    old = group.kill("gateway")
+    wait_for(
+        lambda: group.phase("gateway") == "ready" and group.pid("gateway") != old,
+        20,
+        "a new gateway",
+    )
+
+
+class Watching:
+    """Reads what some groups say of one peer, over and over, between `with` and its end.
+
+    Raises AssertionError at the end if its (epoch, seq) went back in the eyes of one of them.
+    """
+
+    def __init__(self, five: Federation, peer: str, observers: list[str]) -> None:
+        self._five = five
+        self._peer = peer
+        self.said: dict[str, list[Said]] = {name: [] for name in observers}
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._watch)
+
+    def __enter__(self) -> Watching:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._end.set()
+        self._thread.join()
+        if error is None:
+            for name in self.said:
+                seen = self.versions(name)
+                assert seen == sorted(seen), f"{self._peer} went back at {name}: {seen}"
+                assert len(set(seen)) > 1, f"{name} saw nothing"
+
+    def versions(self, observer: str) -> list[tuple[int, int]]:
+        return [version(said) for said in list(self.said[observer])]
+
+    def everywhere(self, what: Callable[[Said], bool]) -> bool:
+        """Whether each observer has seen that, at one moment or another."""
+        return all(any(map(what, list(said))) for said in self.said.values())
+
+    def nowhere(self, what: Callable[[Said], bool]) -> bool:
+        return not any(what(each) for said in self.said.values() for each in list(said))
+
+    def _watch(self) -> None:
+        while not self._end.wait(0.02):
+            for name, said in self.said.items():
+                if entry := self._five.peer(name, self._peer):
+                    said.append(entry)
+
+
+class Zombie:
+    """A second gateway of a group, with its keys and a copy of what it had on the disk."""
+
+    def __init__(self, five: Federation, name: str, folder: Path) -> None:
+        self.config = load_group(
+            write_group(
+                folder,
+                name,
+                five.ports[name],
+                # The same Mooncake, and the same port at another address: for the peers that is the
+                # same group, and they hear it because it greets them.
+                gateway={
+                    "enabled": True,
+                    "listen": "127.0.0.2",
+                    "peering": str(five.folder / name / "peering.toml"),
+                },
+                limits={"hello_interval_ms": 200},
+                namespaces={"demo": NAMESPACE},
+            )
+        )
+        self._path = folder / "group.toml"
+        prepare(self.config)
+        shutil.copytree(five.groups[name].config.coordination_dir, self.config.coordination_dir)
+
+    def __enter__(self) -> Zombie:
+        with (self.config.log_dir / "gateway.log").open("wb") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "federation.gateway_process", "-c", str(self._path)],
+                env=environment(),
+                stdout=log,
+                stderr=log,
+            )
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._process.kill()
+        self._process.wait()
+
+
+def test_a_line_that_is_cut_one_way(five: Federation, line: Line) -> None:
+    birch, cedar = five.store("birch"), five.store("cedar")
+    keys = [f"cut-{i}" for i in range(4)]
+    write(cedar, keys)
+    five.wait_for_view("birch", "cedar", len(keys))
+    with (
+        Watching(five, "cedar", others("cedar")) as of_cedar,
+        Watching(five, "birch", others("birch")) as of_birch,
+    ):
+        with line.cut("cedar", "birch"):
+
+            def shown() -> bool:
+                deaf, unheard = five.peer("birch", "cedar"), five.peer("cedar", "birch")
+                pullable = deaf["pullable"] or unheard["pullable"]
+                return (deaf["link"], unheard["link"], pullable) == (
+                    "we_do_not_hear",
+                    "not_heard",
+                    False,
+                )
+
+            wait_for(shown, 10, "the cut to show at both ends, and to stop pulls")
+            pair = of_cedar.said["birch"], of_birch.said["cedar"]
+            shown_at = [len(seen) for seen in pair]
+            assert read(birch, keys[:2]) == ["miss"] * 2
+            enough = version(five.peer("birch", "cedar"))[1] + 1.5 * DOWN_AFTER_S / HELLO_S
+            wait_for(
+                lambda: version(five.peer("birch", "cedar"))[1] > enough,
+                20,
+                "others to tell birch of cedar for longer than it would take to be DOWN",
+            )
+            wait_for(shown, 10, "the cut, still")
+            since = [
+                said["pullable"]
+                for seen, at in zip(pair, shown_at, strict=True)
+                for said in seen[at + 1 :]  # one may have been asked for before
+            ]
+            assert len(since) > 10
+            assert not any(since), "pulls stay stopped"
+        wait_until_well(five)
+    assert of_cedar.nowhere(lambda said: said["state"] == "down")
+    assert of_birch.nowhere(lambda said: said["state"] == "down")
+    for name in ("ash", "elm", "fir"):
+        assert {said["link"] for said in of_cedar.said[name]} == {"both"}
+    assert set(read(birch, keys, deadline_ms=5000)) == {"peer"}
+
+
+def test_a_group_that_runs_twice(five: Federation) -> None:
+    wait_until_well(five)
+    ash, all_others = five.groups["ash"], others("ash")
+    first = five.status("ash")["epoch"]
+    zombie = Zombie(five, "ash", five.folder / "zombie")
+    with Watching(five, "ash", all_others) as seen:
+        restart(ash)
+        wait_for(lambda: seen.everywhere(is_in(first + 1)), 20, "its next epoch")
+        with zombie:  # with the same disk, it begins in the same one
+            wait_for(
+                lambda: seen.everywhere(
+                    is_held("two_speakers", "a valid statement of a higher epoch")
+                ),
+                20,
+                "all to name it",
+            )
+            for name in all_others:
+                said = five.peer(name, "ash")
+                assert said["quarantine"]["detail"] == f"two processes speak in epoch {first + 1}"
+                assert not said["pullable"]
+                problems = five.status(name)["problems"]
+                assert any("ash is in quarantine (two_speakers)" in text for text in problems)
+        restart(ash)
+        wait_until_well(five)
+        assert {epoch for name in all_others for epoch, _ in seen.versions(name)} == {
+            first,
+            first + 1,
+            first + 2,
+        }
+
+
+def test_a_key_that_is_not_the_one_in_peering_toml(five: Federation, tmp_path: Path) -> None:
+    wait_until_well(five)
+    group, folder = five.groups["cedar"], five.folder / "cedar" / "credentials"
+    right = {name: (folder / name).read_bytes() for name in ("identity.key", "identity.pub")}
+    for name in right:
+        (folder / name).unlink()
+    Authority(five.folder / "ca", "test").group("cedar", folder)
+    with Watching(five, "cedar", others("cedar")) as seen:
+        restart(group)
+        wait_for(
+            lambda: seen.everywhere(
+                is_held("bad_signature", "a newer valid statement, from the peer itself")
+            ),
+            20,
+            "all to name it",
+        )
+        shown = moonmesh("status", "--json", "-c", five.groups["fir"].path)
+        peers = {peer["name"]: peer for peer in json.loads(shown.stdout)["gateway"]["peers"]}
+        assert peers["cedar"]["quarantine"]["reason"] == "bad_signature"
+        assert not peers["cedar"]["pullable"]
+        for name in others("cedar"):
+            unconcerned = [p for p in five.status(name)["peers"] if p["name"] != "cedar"]
+            assert all(map(is_well, unconcerned)), unconcerned
+        # They tell it of its own past, signed by a key that it does not know. That is not their fault.
+        assert [peer["quarantine"] for peer in five.status("cedar")["peers"]] == [None] * 4
+        for name, content in right.items():
+            (folder / name).write_bytes(content)
+        restart(group)
+        wait_until_well(five)
+
+
+def test_a_group_that_lost_its_disk(five: Federation) -> None:
+    wait_until_well(five)
+    fir, all_others = five.groups["fir"], others("fir")
+
+    def quarantines() -> list[int]:
+        return [five.counter(name, "moonmesh_gossip_quarantines_total") for name in all_others]
+
+    assert five.status("fir")["epoch"] == 1
+    counted = [quarantines()]
+    # At first it begins in the epoch that the others remember, as a second process would; then below it.
+    with Watching(five, "fir", all_others):
+        for goes_on in (2, 3):
+            shutil.rmtree(fir.config.coordination_dir)
+            restart(fir)
+            wait_for(lambda n=goes_on: five.status("fir")["epoch"] == n, 20, f"epoch {goes_on}")  # type: ignore[misc]
+            wait_until_well(five)
+            assert any("the epoch was lost" in text for text in five.status("fir")["problems"])
+            for name in all_others:
+                assert version(five.peer(name, "fir"))[0] == goes_on
+            counted.append(quarantines())
+    before, first, second = counted
+    assert sum(before) < sum(first), (
+        "whoever hears it before it has heard of its past takes it for two"
+    )
+    assert first == second, "below its past it is only behind"
+
+
+def test_a_leader_that_was_frozen_past_its_lease(five: Federation) -> None:
+    wait_until_well(five)
+    elm, all_others = five.groups["elm"], others("elm")
+    epoch, pid = five.status("elm")["epoch"], elm.pid("gateway")
+    rival = Process(elm.path, "rival", "--idle")
+    try:
+        wait_for(lambda: rival.all("started"), 20, "another gateway that wants to lead")
+        with Watching(five, "elm", all_others) as seen:
+            elm.kill("gateway", signal.SIGSTOP)
+            wait_for(lambda: rival.all("leads"), 20, "the lease to end")
+            last = {name: five.peer(name, "elm") for name in all_others}
+            elm.kill("gateway", signal.SIGCONT)
+            wait_for(lambda: f"epoch {epoch} is over" in elm.log("gateway"), 20, "it to notice")
+            for name in all_others:
+                enough = last[name]["heard_ago_s"] + DOWN_AFTER_S
+                wait_for(
+                    lambda n=name, s=enough: five.peer(n, "elm")["heard_ago_s"] > s,  # type: ignore[misc]
+                    20,
+                    "a long silence, awake",
+                )
+                assert version(five.peer(name, "elm")) == version(last[name])
+            assert five.status("elm")["gossip"]["speaking"] is False
+            rival.begin_to_end()
+            wait_until_well(five)
+        assert {e for name in all_others for e, _ in seen.versions(name)} == {epoch, epoch + 2}
+        assert seen.nowhere(lambda said: said["quarantine"] is not None)
+        assert rival.last_epoch() == epoch + 1
+        assert elm.pid("gateway") == pid, "it leads again without a restart"
+    finally:
+        rival.begin_to_end()
+        rival.end()
