@@ -158,8 +158,8 @@ class Book:
         """
         check_size(signed.body, self._config)
         said = signed.said()
-        if said.version.epoch < entry.version.epoch:
-            return False  # the past, and not worth a verification
+        if self._is_past(entry, said):
+            return False  # and not worth a verification
         statement = self._verified(entry, signed)
         try:
             if self._is_old(entry, signed, statement):
@@ -169,6 +169,14 @@ class Book:
             raise
         self._accept(entry, signed, statement, now, direct=False)
         return True
+
+    @staticmethod
+    def _is_past(entry: Entry, said: Statement) -> bool:
+        """Whether a statement says nothing, true or forged: not even that its origin contradicts itself."""
+        known = entry.statement
+        if known is None or said.version.epoch != known.version.epoch:
+            return said.version.epoch < entry.version.epoch
+        return said.version < known.version and said.boot_nonce == known.boot_nonce
 
     def _verified(self, entry: Entry, signed: Signed) -> Statement:
         return verify(

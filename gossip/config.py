@@ -83,6 +83,10 @@ class GossipConfig:
     max_bad_relayed: int = 8
     """Statements in one hello that are not believed, after which the rest is not read: each costs the
     verification of a signature."""
+    positions_per_hello: int = 1024
+    """Namespaces of which one hello says where their logs stand."""
+    max_hello_bytes: int = 512 * 1024
+    """Bytes of a hello: twice of what one with all of the above can have in earnest."""
     probes_per_hello: int = 32
     """Probes, and answers to probes, that one hello carries, and that are read of one."""
     max_probed: int = 512
@@ -112,6 +116,7 @@ class GossipConfig:
             self.full_mesh, self.fanout, self.push_pull_peers, self.probe_peers, self.relay_per_hello,
             self.relay_bytes_per_hello, self.max_bad_relayed, self.probes_per_hello, self.max_probed,
             self.max_not_heard, self.max_statement_bytes, self.max_events, self.health_max,
+            self.positions_per_hello, self.max_hello_bytes,
         )  # fmt: skip
         if min(limits) < 1 or self.rumour_extra < 0:
             raise ValueError("limits must be above 0")

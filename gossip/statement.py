@@ -196,8 +196,9 @@ class Signed:
     @classmethod
     def read(cls, message: peer_pb2.SignedStatement) -> Signed:
         """From the wire; nothing is checked yet."""
-        body = message.body
-        return (_signed if len(body) <= READ_BYTES_MAX else cls)(body, message.signature)
+        body, signature = message.body, message.signature
+        small = len(body) <= READ_BYTES_MAX and len(signature) <= SIGNATURE_BYTES
+        return (_signed if small else cls)(body, signature)
 
     @property
     def mark(self) -> int:
@@ -295,9 +296,29 @@ def read_hello(
     Raises:
         StatementError: says what is wrong.
     """
-    check_vector(message, config)
+    check_parts(message, config)
     signed = Signed.read(message.statement)
     return signed, verify(signed, group=group, federation=federation, keys=keys, config=config)
+
+
+def check_parts(message: peer_pb2.HelloRequest, config: GossipConfig) -> None:
+    """Refuses a hello of which some part is longer than any that is sent.
+
+    Raises:
+        StatementError: TOO_MANY_VERSIONS, OVERSIZE.
+    """
+    check_vector(message, config)
+    parts = (
+        ("relayed statements", len(message.relayed), config.relay_per_hello),
+        ("positions", len(message.positions), config.positions_per_hello),
+        ("probes", len(message.probes), config.probes_per_hello),
+        ("answers to probes", len(message.silent), config.probes_per_hello),
+    )
+    for what, count, limit in parts:
+        if count > limit:
+            raise StatementError(
+                Reason.OVERSIZE, f"a hello with {count} {what}, and the limit is {limit}"
+            )
 
 
 def check_vector(message: peer_pb2.HelloRequest, config: GossipConfig) -> None:

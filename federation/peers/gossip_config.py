@@ -5,6 +5,9 @@ from __future__ import annotations
 from federation.config import Limits
 from gossip.config import GossipConfig
 
+HELLO_BYTES_MAX = GossipConfig().max_hello_bytes
+"""A longer one is not parsed."""
+
 
 def gossip_config(limits: Limits) -> GossipConfig:
     """The same for the gateway and its serving process."""

@@ -34,6 +34,7 @@ from federation.limits.names import Failure, GuardName, Kind
 from federation.peers.arrivals import Arrivals, Method
 from federation.peers.call import Call, Context, refuse
 from federation.peers.callers import Callers
+from federation.peers.gossip_config import HELLO_BYTES_MAX
 from federation.peers.link import CATALOG_METHOD, HELLO_METHOD, PULL_METHOD, M
 from federation.telemetry import SPAN_SERVE_PULL, SpanKind, extract, span
 from federation.timeouts import timeout, timeout_at
@@ -124,7 +125,7 @@ class PeerService:
         """Takes what a peer says, answers with our statement if it does not have it."""
         peer = await self._peer(context)
         async with self._call(peer, Kind.HELLO, context) as call:
-            request = await self._parse(peer_pb2.HelloRequest, raw, call)
+            request = await self._parse(peer_pb2.HelloRequest, raw, call, HELLO_BYTES_MAX)
             if not self._hellos.receive(peer, request):
                 await call.refuse("your statement is not believed; see the log", record=False)
             reply = self._hellos.reply(request)
@@ -244,8 +245,10 @@ class PeerService:
         except TrustError as error:
             await refuse(self._refusals, context, error.where or "unknown", error.what)
 
-    async def _parse(self, kind: Callable[[], M], raw: bytes, call: Call) -> M:
-        limit = self._limits.control_message_bytes_max
+    async def _parse(
+        self, kind: Callable[[], M], raw: bytes, call: Call, bytes_max: float = float("inf")
+    ) -> M:
+        limit = min(bytes_max, self._limits.control_message_bytes_max)
         if len(raw) > limit:
             counters.add("moonmesh_oversized_messages_total")
             await call.refuse(

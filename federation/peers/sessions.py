@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import aclosing
 from functools import partial
+from itertools import islice
 from typing import Protocol
 
 from federation.catalog.log import Position
@@ -47,6 +48,8 @@ from moonmesh.v1 import peer_pb2
 
 log = logging.getLogger(__name__)
 
+POSITIONS_MAX = 1024
+"""Namespaces of one hello, or of the answer to one, that are looked at."""
 RETRY_SECONDS = (0.1, 2.0)
 """First and longest wait after a catalog question that failed; doubled in between, with jitter."""
 ANSWER_SECONDS = 5.0
@@ -149,7 +152,8 @@ class Sessions:
     def note_positions(self, peer: str, positions: Iterable[peer_pb2.NamespacePosition]) -> None:
         """A hello says where the peer's logs stand: what we have is stale if it is behind."""
         self._take_events()  # now, not at the next tick: it may be back
-        for item in positions:
+        # A peer that shares more namespaces with us than that does not exist; one that says so does.
+        for item in islice(positions, POSITIONS_MAX):
             view = self._views.get((peer, item.fingerprint))
             if view is None:
                 continue
@@ -266,13 +270,14 @@ class Sessions:
                 self._is_back(event.peer)
             if isinstance(event, StatementRejected):
                 why = f"statement refused: {event.detail} ({event.reason.value})"
-                self._refusals.refuse(event.peer, why, time.time())
+                self._refusals.refuse(event.peer, why, time.time(), kind=event.reason.value)
                 continue
             log.info("gossip: %s", event)
             if isinstance(event, Quarantined):
                 self._on_problem(
-                    f"peer {event.peer} is in quarantine ({event.reason.value}): {event.detail}; "
-                    "see docs/operations.md, quarantine"
+                    # Without the detail, in which a peer can write what it wants: problems are few.
+                    f"peer {event.peer} is in quarantine ({event.reason.value}): `moonmesh status` says "
+                    "more; see docs/operations.md, quarantine"
                 )
             elif isinstance(event, OwnTwin):
                 self._on_problem(

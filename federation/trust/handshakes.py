@@ -57,17 +57,24 @@ class RefusalLog:
         """Counts a refusal (`now`: seconds since 1970), or several of the same."""
         self._count(who, reason, now, times)
 
-    def refuse(self, who: str, reason: str, now: float) -> None:
+    def refuse(self, who: str, reason: str, now: float, kind: str | None = None) -> None:
         """`record`, and a line in the log each time that the count has doubled.
 
         Not each time: who is refused may try again a thousand times a second.
+
+        Args:
+            kind: refusals of one kind are one entry, which has the latest reason: for reasons in which a
+                peer can write what it wants, or it would fill the log alone.
         """
-        count = self._count(who, reason, now)
+        count = self._count(who, reason, now, kind=kind)
         if count & (count - 1) == 0:
             log.warning("refused %s: %s (%d so far)", who[:100], reason[:300], count)
 
-    def _count(self, who: str, reason: str, now: float, times: int = 1) -> int:
-        key = (who[:100], reason[:300])
+    def _count(
+        self, who: str, reason: str, now: float, times: int = 1, kind: str | None = None
+    ) -> int:
+        shown = (who[:100], reason[:300])
+        key = shown if kind is None else (who[:100], f"kind {kind}")
         with self._lock:
             self._total += times
             before = self._entries.pop(key, None)
@@ -75,7 +82,7 @@ class RefusalLog:
                 del self._entries[next(iter(self._entries))]
             count = times + (0 if before is None else before.count)
             # Re-inserted at the end: the dict stays ordered by the time of the last refusal.
-            self._entries[key] = Refused(*key, count, now)
+            self._entries[key] = Refused(*shown, count, now)
             return count
 
     def entries(self) -> list[Refused]:

@@ -82,7 +82,11 @@ class FileBackend(Coordination):
     async def above(self, term: Term, floor: int) -> Term:
         self._check(term)
         term.end()
-        return await self._begin(floor)
+        try:
+            return await self._begin(floor)
+        except BaseException:
+            self._release()  # or nobody could lead, this one included
+            raise
 
     async def resign(self, term: Term) -> None:
         if term is self._term:

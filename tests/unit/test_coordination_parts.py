@@ -13,6 +13,7 @@ import pytest
 
 from local_group.coordination.base import Changed, Listed
 from local_group.coordination.etcd_watch import Position
+from local_group.coordination.file import EPOCH_MAX
 from local_group.coordination.file_backend import FileBackend
 from local_group.coordination.raft import read_secret
 from local_group.coordination.raft_replica import read_snapshot
@@ -176,6 +177,16 @@ async def leading(folder: Path) -> FileBackend:
     backend = FileBackend(folder, "a", "unix:a")
     await backend.start()
     return backend
+
+
+async def test_a_file_that_cannot_go_higher_gives_up_its_term(tmp_path: Path) -> None:
+    one = await leading(tmp_path)
+    term = await one.campaign()
+    with pytest.raises(CoordinationError):
+        await one.above(term, EPOCH_MAX)
+    assert not term.valid()
+    assert (await asyncio.wait_for(one.campaign(), 5)).epoch == 2
+    await one.close()
 
 
 async def test_a_file_leads_one_at_a_time(tmp_path: Path) -> None:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 
 import pytest
 
 from gossip.config import GossipConfig
+from gossip.engine import GossipEngine
 from gossip.mail import Mail
 from gossip.membership import PeerState
 from gossip.rumours import Rumours
+from gossip.statement import Reason, Signed, StatementError, check_parts
 from moonmesh.v1 import peer_pb2
-from tests.support.gossip import CONFIG, NAMES, engine, says, signed
+from tests.support.gossip import CONFIG, KEYS, NAMES, engine, says, signed
 
 OTHERS = [name for name in NAMES if name != "east"]
 
@@ -125,3 +128,67 @@ def test_a_rumour_is_told_a_number_of_times_and_the_newest_goes_first() -> None:
         told += [entry.name for entry in batch]
     assert told == ["north", "south"] * 2 + ["west"] * 2, "ceil(log2(5)) + 1 = 4 copies, 2 a round"
     assert len(rumours) == 0
+
+
+class Counting:
+    """A key that counts what it verifies."""
+
+    def __init__(self, name: str) -> None:
+        self.key = KEYS[name].public_key()
+        self.verified = 0
+
+    def verify(self, signature: bytes, data: bytes) -> None:
+        self.verified += 1
+        self.key.verify(signature, data)
+
+
+def test_the_past_of_a_group_is_no_work_however_often_it_is_relayed() -> None:
+    key = Counting("north")
+    east = GossipEngine(
+        "east",
+        "demo",
+        KEYS["east"],
+        {"west": [KEYS["west"].public_key()], "north": [key]},
+        epoch=1,
+        boot_nonce=bytes(16),
+        config=CONFIG,
+        rng=random.Random(1),
+        now=0.0,
+    )
+    east.receive("north", says("north", epoch=2, seq=500), 0.0)
+    assert key.verified == 1
+    flood = says("west")
+    flood.relayed.extend(signed("north", epoch=2, seq=seq) for seq in range(1, 129))
+    flood.relayed.extend(signed("north", epoch=1, seq=seq) for seq in range(1, 129))
+    east.receive("west", flood, 0.1)
+    assert key.verified == 1
+    two = says("west", seq=2)
+    two.relayed.append(signed("north", epoch=2, seq=1, nonce=9))
+    east.receive("west", two, 0.2)
+    assert key.verified == 2, "that two processes speak is worth it"
+
+
+@pytest.mark.parametrize("part", ["relayed", "positions", "probes", "silent"])
+def test_a_hello_with_more_than_is_ever_sent_is_refused_unread(part: str) -> None:
+    limits = {
+        "relayed": CONFIG.relay_per_hello,
+        "positions": CONFIG.positions_per_hello,
+        "probes": CONFIG.probes_per_hello,
+        "silent": CONFIG.probes_per_hello,
+    }
+    hello = says("west")
+    many = getattr(hello, part)
+    for _ in range(limits[part]):
+        many.add()
+    check_parts(hello, CONFIG)
+    many.add()
+    with pytest.raises(StatementError, match=f"limit is {limits[part]}") as caught:
+        check_parts(hello, CONFIG)
+    assert caught.value.reason is Reason.OVERSIZE
+
+
+def test_what_is_longer_than_a_signature_is_not_kept() -> None:
+    message = signed("west")
+    assert Signed.read(message) is Signed.read(message)
+    message.signature += b"x"
+    assert Signed.read(message) is not Signed.read(message)

@@ -17,7 +17,8 @@ from federation.limits.errors import LateError, ShedError
 from federation.limits.names import GuardName
 from federation.limits.ticket import Cost, Ticket
 from federation.peers.arrivals import server_bounds
-from federation.peers.link import CATALOG_METHOD, PULL_METHOD, RETRY_AFTER
+from federation.peers.gossip_config import HELLO_BYTES_MAX
+from federation.peers.link import CATALOG_METHOD, HELLO_METHOD, PULL_METHOD, RETRY_AFTER
 from federation.transfer.losses import LOST_BLOCKS_MIN
 from local_group import outcome as codes
 from local_group.outcome import Outcome, failed
@@ -132,6 +133,16 @@ async def test_a_window_waits_for_memory_for_its_time_and_is_then_refused(made: 
         await wait_for_async(lambda: east.status()["open"]["pull"] == 2, 5, "it to wait")
         holder.done(time.monotonic())
         assert await waiting == room + 1
+
+
+async def test_a_hello_that_is_too_long_is_not_parsed(made: Made) -> None:
+    east = East(made)
+    async with linked(east, made) as link:
+        for size, code in ((0, "INVALID_ARGUMENT"), (1, "RESOURCE_EXHAUSTED")):
+            raw = b"\xff" * (HELLO_BYTES_MAX + size)
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await link._control.unary_unary(HELLO_METHOD)(raw, timeout=5)
+            assert caught.value.code().name == code
 
 
 async def test_hellos_above_the_rate_are_refused(made: Made) -> None:

@@ -71,6 +71,17 @@ def test_the_log_counts_and_forgets_the_oldest() -> None:
     assert log.total == 4
 
 
+def test_refusals_of_one_kind_are_one_entry_whatever_they_say() -> None:
+    log = RefusalLog(limit=2)
+    log.record("north", "not a peer", 1.0)
+    for n in range(10):
+        log.refuse("west", f"epoch {n} is not in 1..4", 2.0 + n, kind="beyond_headroom")
+    assert log.entries() == [
+        Refused("west", "epoch 9 is not in 1..4", 10, 11.0),
+        Refused("north", "not a peer", 1, 1.0),
+    ]
+
+
 def test_the_log_is_bounded_in_texts_too() -> None:
     log = RefusalLog(limit=1)
     log.record("w" * 1000, "r" * 1000, 1.0)
