@@ -174,7 +174,9 @@ class Serving:
                 )
                 for each in self._refusals.entries()
             ),
-            store_well=stats is not None and stats.breaker == BreakerState.CLOSED.value,
+            # Not connected yet: it does not serve either, and that is known. Called unwell, it would be taken
+            # for that until its next report, when it has long begun to serve.
+            store_well=stats is None or stats.breaker == BreakerState.CLOSED.value,
             details_json=json.dumps(details),
         )
 
