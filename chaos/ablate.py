@@ -90,6 +90,7 @@ def _wrong(result: Result) -> dict[str, str]:
         return {NOT_RUN: result.error.splitlines()[0][:80]}
     return {
         v.name: f"{'nothing' if v.value is None else f'{v.value:.6g}'}, and not {v.limit}"
+        + (f" ({v.detail[:80]})" if v.name == "bounded" else "")  # its value is one of many rows
         for v in result.broken
     }
 

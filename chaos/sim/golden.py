@@ -62,7 +62,10 @@ def play(text: str, name: str = "script") -> str:
 
 def difference(path: Path) -> str:
     """How the file differs from what comes of it now; empty: not at all."""
-    before = path.read_text("utf-8")
+    try:
+        before = path.read_text("utf-8")
+    except UnicodeDecodeError as error:
+        raise ScriptError("not a text in UTF-8", where=str(path)) from error
     after = play(before, str(path))
     lines = difflib.unified_diff(
         before.splitlines(keepends=True), after.splitlines(keepends=True), str(path), "now"
