@@ -217,8 +217,8 @@ def test_the_gateway_is_a_part_of_the_group(tmp_path: Path) -> None:
         assert frozen.returncode == 1
         assert "the gateway does not answer: DEADLINE_EXCEEDED" in frozen.stdout
         group.kill("gateway")
-        wait_for(lambda: group.restarts("gateway") == 1, 20, "a restart of the gateway")
-        wait_for(lambda: group.phase("gateway") == "ready", 20, "the gateway to be ready")
+        wait_for(lambda: group.restarts("gateway") == 1, 60, "a restart of the gateway")
+        wait_for(lambda: group.phase("gateway") == "ready", 60, "the gateway to be ready")
         assert moonmesh("status", "-c", path).returncode == 0
     assert nothing_runs(path)
 
