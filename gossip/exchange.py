@@ -7,6 +7,7 @@ from itertools import islice
 
 from gossip.book import Book, EventLog
 from gossip.config import GossipConfig
+from gossip.hello import check_vector
 from gossip.mail import Mail
 from gossip.membership import Entry, PeerState
 from gossip.own import OwnPast
@@ -18,7 +19,6 @@ from gossip.statement import (
     StatementError,
     Verifier,
     check_size,
-    check_vector,
     verify,
 )
 from gossip.version import Version

@@ -7,6 +7,8 @@ from gossip.config import GossipConfig
 
 HELLO_BYTES_MAX = GossipConfig().max_hello_bytes
 """A longer one is not parsed."""
+POSITIONS_MAX = GossipConfig().positions_per_hello
+"""Namespaces of one hello, or of the answer to one, that are looked at."""
 
 
 def gossip_config(limits: Limits) -> GossipConfig:

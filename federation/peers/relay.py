@@ -19,8 +19,9 @@ from federation.peers.channel import Channel
 from federation.peers.feed import Replica
 from federation.timeouts import timeout
 from gossip.config import GossipConfig
+from gossip.hello import read_hello
 from gossip.reply import Greeting
-from gossip.statement import Reason, StatementError, read_hello
+from gossip.statement import Reason, StatementError
 from local_group.holdings import Held
 from moonmesh.v1 import peer_pb2, serving_pb2
 

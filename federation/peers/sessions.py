@@ -25,6 +25,7 @@ from federation.config import Limits
 from federation.counters import counters
 from federation.errors import PeerError
 from federation.peering import Sharing
+from federation.peers.gossip_config import POSITIONS_MAX
 from federation.peers.link import PeerLink
 from federation.timeouts import timeout
 from federation.trust.handshakes import RefusalLog
@@ -48,8 +49,6 @@ from moonmesh.v1 import peer_pb2
 
 log = logging.getLogger(__name__)
 
-POSITIONS_MAX = 1024
-"""Namespaces of one hello, or of the answer to one, that are looked at."""
 RETRY_SECONDS = (0.1, 2.0)
 """First and longest wait after a catalog question that failed; doubled in between, with jitter."""
 ANSWER_SECONDS = 5.0

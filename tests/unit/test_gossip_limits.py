@@ -9,10 +9,11 @@ import pytest
 
 from gossip.config import GossipConfig
 from gossip.engine import GossipEngine
+from gossip.hello import check_parts
 from gossip.mail import Mail
 from gossip.membership import PeerState
 from gossip.rumours import Rumours
-from gossip.statement import Reason, Signed, StatementError, check_parts
+from gossip.statement import Reason, Signed, StatementError
 from moonmesh.v1 import peer_pb2
 from tests.support.gossip import CONFIG, KEYS, NAMES, engine, says, signed
 
