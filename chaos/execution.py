@@ -7,6 +7,7 @@ import contextlib
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from statistics import fmean
 from typing import Any
 
 import psutil
@@ -65,16 +66,15 @@ async def execute(
         )
         await _pass(stage, calm, Pass("fault"), [], f"{tag}q", seed, record, say)
     before = _counters(await stage.statuses())
-    burn: list[Step] = []
     for number, kind in enumerate(_order(scenario)):
         one = Pass(kind)
         steps = jitter(scenario.steps, seed + number)
         if kind == "burner":
             say("the same with burners in place of the fault")
-            steps = burn
+            one.burnt = burners(record.passes)
+            steps = _in_place(steps, one.burnt)
         await _pass(stage, scenario, one, steps, f"{tag}p{number}", seed, record, say)
         record.passes.append(one)
-        burn = burn or _burners(one, steps)
     record.quiet = stage.quiet
     record.statuses = await stage.statuses()
     record.counters = _growth(before, _counters(record.statuses))
@@ -192,13 +192,35 @@ def _order(scenario: Scenario) -> list[str]:
     return [kind for pair in pairs for kind in pair] or ["fault"]
 
 
-def _burners(one: Pass, steps: Sequence[Step]) -> list[Step]:
-    """In place of a fault: for each process that used more under it, one that burns as much."""
+def burners(passes: Sequence[Pass]) -> list[tuple[float, int]]:
+    """What burns in place of a fault: cores, and the nice value, for each process that used more under it.
+
+    Equal is what all processes use together, since what the fault's do not use others may: what burners
+    lacked of it in the last pass with them (they are starved, too) is added in the next.
+
+    Args:
+        passes: what was run so far; the first with the fault.
+    """
+    faults = [one for one in passes if one.kind == "fault"]
+    shares = faults[0].extra
+    together = sum(cores for cores, _ in shares)
+    if not together:
+        return []
+    due = faults[0].cores - faults[0].cores_before
+    burnt = [one for one in passes if one.kind == "burner"]
+    if burnt:
+        lacked = fmean(one.cores for one in faults) - fmean(one.cores for one in burnt)
+        due = sum(cores for cores, _ in burnt[-1].burnt) + lacked
+    return [(round(max(0.0, cores * due / together), 3), nice) for cores, nice in shares]
+
+
+def _in_place(steps: Sequence[Step], burnt: Sequence[tuple[float, int]]) -> list[Step]:
     first = min((s.at for s in steps), default=0.0)
     last = max((s.at + (s.lasts or 0) for s in steps), default=0.0)
     return [
         Burn(do="burn", at=first, lasts=max(last - first, MOMENT_S), cores=cores, nice=nice)
-        for cores, nice in one.extra
+        for cores, nice in burnt
+        if cores
     ]
 
 
@@ -292,7 +314,7 @@ async def _meter(stage: Stage, one: Pass) -> None:
     meter.cores()
     await until(one.fault_end - 0.1)
     fault = meter.cores()
-    one.cores = sum(fault.values())
+    one.cores_before, one.cores = sum(quiet.values()), sum(fault.values())
     more = ((cores - quiet.get(process, 0.0), process.nice) for process, cores in fault.items())
     one.extra = [(round(cores, 3), nice) for cores, nice in more if cores >= NOTABLE_CORES]
 

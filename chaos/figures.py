@@ -39,6 +39,10 @@ def figures(record: Record, limits: dict[str, Any], compared: Compared) -> dict[
         "gateway_rss_growth_max": growth,
         "gateway_memory_of_cap": round(growth / cap, 3),
         "local_p99": _local_p99(compared),
+        "cores": [
+            {"kind": p.kind, "before": p.cores_before, "while": p.cores, "burnt": p.burnt}
+            for p in record.passes
+        ],
         "books": record.books,
     }
 

@@ -55,8 +55,12 @@ class Pass:
     usage: dict[str, Usage] = field(default_factory=dict)
     cores: float = 0.0
     """CPU of everything but the engines while the fault lasted, in cores; burners included."""
+    cores_before: float = 0.0
+    """The same before it."""
     extra: list[tuple[float, int]] = field(default_factory=list)
     """What each process used more than before the fault: cores, and its nice value."""
+    burnt: list[tuple[float, int]] = field(default_factory=list)
+    """What each burner was to use: cores, and its nice value."""
 
     def during(self, group: str, *kinds: str) -> Iterator[Sample]:
         """The calls that began while the fault lasted."""
