@@ -14,7 +14,7 @@ from local_group.coordination.lease import clock
 from tests.support.coordination import BACKENDS, NAMES, Members
 from tests.support.wait import wait_for
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.alone]
 
 LEASE_S = CoordinationConfig().lease_ms / 1000
 FAILOVER_S = {"file": 1.5, "etcd": LEASE_S + 2.0, "raft": 3.0}
