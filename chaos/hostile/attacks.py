@@ -35,7 +35,8 @@ HELD_STREAMS = 12
 TASKS = {Attack.LOOKUPS: LOOK_UPS, Attack.SNAPSHOTS: SNAPSHOTS, Attack.DRAIN: 2}
 """Calls open at once, where it is not `FLOOD_TASKS`."""
 GREETINGS: dict[Attack, Sequence[Greeting]] = {
-    Attack.HELLOS: list(Greeting),
+    Attack.HELLOS: [Greeting.PLAIN],
+    Attack.GREETINGS: list(Greeting),
     Attack.POSITIONS: [Greeting.POSITIONS, Greeting.CROWD],
     Attack.RELAYED: [Greeting.STALE],
     Attack.SIGNATURES: [Greeting.SIGNATURE],

@@ -53,7 +53,9 @@ class Attack(str, enum.Enum):
 
     NONE = "none"
     HELLOS = "hellos"
-    """Greets as fast as it can, with every kind of `Greeting` in turn."""
+    """Greets as fast as it can."""
+    GREETINGS = "greetings"
+    """The same, with every kind of `Greeting` in turn."""
     POSITIONS = "positions"
     """The same, with `Greeting.POSITIONS` and `Greeting.CROWD` alone."""
     RELAYED = "relayed"
