@@ -208,7 +208,7 @@ class Gateway:
             await puller.close()
             if peers:
                 await peers.sessions.close()
-            await asyncio.gather(endpoints.stop(), *([serving.close()] if serving else []))
+            await asyncio.gather(_stop(endpoints, store), *([serving.close()] if serving else []))
             await ledger.close()
 
     # Parts
@@ -329,6 +329,12 @@ class Gateway:
         task.add_done_callback(_die_with)
         self._background.append(task)
         return task
+
+
+async def _stop(endpoints: Endpoints, store: StoreClient) -> None:
+    """Beside the serving process's end: Mooncake takes most of a second to let go of either."""
+    await endpoints.stop()
+    await asyncio.to_thread(store.close)
 
 
 def _die_with(task: asyncio.Task[None]) -> None:

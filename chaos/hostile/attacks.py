@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import grpc.aio
 
 from chaos.hostile.books import Books
 from chaos.hostile.holding import Holder
-from chaos.hostile.names import Attack
+from chaos.hostile.names import Attack, Greeting
 from federation.identity import Fingerprint
 from federation.peers.link import CATALOG_METHOD, HELLO_METHOD, PULL_METHOD
 from moonmesh.v1 import peer_pb2
@@ -33,6 +34,14 @@ HELD_STREAMS = 12
 
 TASKS = {Attack.LOOKUPS: LOOK_UPS, Attack.SNAPSHOTS: SNAPSHOTS, Attack.DRAIN: 2}
 """Calls open at once, where it is not `FLOOD_TASKS`."""
+GREETINGS: dict[Attack, Sequence[Greeting]] = {
+    Attack.HELLOS: [Greeting.PLAIN],
+    Attack.GREETINGS: list(Greeting),
+    Attack.POSITIONS: [Greeting.POSITIONS, Greeting.CROWD],
+    Attack.RELAYED: [Greeting.STALE],
+    Attack.SIGNATURES: [Greeting.SIGNATURE],
+}
+"""Kinds of hellos, in turn."""
 
 
 class Attacker:
@@ -40,7 +49,7 @@ class Attacker:
 
     Args:
         channel: makes a connection of its own to the target.
-        hello: a fresh hello, encoded.
+        hello: a hello of a kind, encoded.
         address: of the target, for connections without TLS.
         keys: what the target is believed to hold.
     """
@@ -48,7 +57,7 @@ class Attacker:
     def __init__(
         self,
         channel: Callable[[], grpc.aio.Channel],
-        hello: Callable[[], bytes],
+        hello: Callable[[Greeting], bytes],
         address: tuple[str, int],
         fingerprint: Fingerprint,
         keys: Sequence[str],
@@ -61,6 +70,7 @@ class Attacker:
         self._fingerprint = fingerprint
         self._keys = list(keys)
         self._pin_s = pin_s
+        self._kinds: Iterator[Greeting] = itertools.cycle([Greeting.PLAIN])
         self.books = Books(window_s)
 
     async def run(self, attack: Attack) -> None:
@@ -84,7 +94,6 @@ class Attacker:
             )
             return
         works = {
-            Attack.HELLOS: self._one_hello,
             Attack.REQUESTS: self._one_request,
             Attack.CATALOGS: self._one_catalog,
             Attack.SLOW_READER: self._take_nothing,
@@ -92,6 +101,9 @@ class Attacker:
             Attack.SNAPSHOTS: self._one_catalog,
             Attack.DRAIN: self._drain,
         }
+        if attack in GREETINGS:
+            self._kinds = itertools.cycle(GREETINGS[attack])
+            works[attack] = self._one_hello
         tasks = TASKS.get(attack, FLOOD_TASKS)
         if attack in works:
             channels = [self._channel() for _ in range(4)]
@@ -113,7 +125,15 @@ class Attacker:
                 await asyncio.sleep(PAUSE_S)
 
     async def _one_hello(self, channel: grpc.aio.Channel) -> None:
-        await channel.unary_unary(HELLO_METHOD)(self._hello(), timeout=CALL_S)
+        """Of the next kind; it is booked where the target has read it, whatever it thought of it."""
+        kind = next(self._kinds)
+        try:
+            await channel.unary_unary(HELLO_METHOD)(self._hello(kind), timeout=CALL_S)
+        except grpc.aio.AioRpcError as error:
+            if error.code() is grpc.StatusCode.PERMISSION_DENIED:  # not sent away for its rate
+                self.books.read(kind)
+            raise
+        self.books.read(kind)
 
     async def _one_request(self, channel: grpc.aio.Channel) -> None:
         request = peer_pb2.PullRequest(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from collections import deque
 
+from chaos.hostile.names import Greeting
+
 BURST_S = 0.75
 
 
@@ -46,8 +48,15 @@ class Books:
         """Most bytes within any `window_s`."""
         self.burst_bytes_max = 0
         """Most bytes within any `BURST_S`."""
+        self.plain_hellos = self.position_hellos = self.crowded_hellos = 0
+        self.stale_hellos = self.signature_hellos = 0
+        """Hellos of each `Greeting` that the target has read, believed or not."""
         self._window = _Window(window_s)
         self._burst = _Window(BURST_S)
+
+    def read(self, kind: Greeting) -> None:
+        """The target has read a hello."""
+        setattr(self, kind.value, getattr(self, kind.value) + 1)
 
     def got(self, size: int, asked: float) -> None:
         """Bytes of blocks arrived; `asked`: when the call for them began (monotonic seconds)."""

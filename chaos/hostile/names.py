@@ -54,6 +54,14 @@ class Attack(str, enum.Enum):
     NONE = "none"
     HELLOS = "hellos"
     """Greets as fast as it can."""
+    GREETINGS = "greetings"
+    """The same, with every kind of `Greeting` in turn."""
+    POSITIONS = "positions"
+    """The same, with `Greeting.POSITIONS` and `Greeting.CROWD` alone."""
+    RELAYED = "relayed"
+    """The same, with `Greeting.STALE` alone."""
+    SIGNATURES = "signatures"
+    """The same, with `Greeting.SIGNATURE` alone."""
     REQUESTS = "requests"
     """Pulls, with as many keys as fit, as fast as it can, many at once."""
     CATALOGS = "catalogs"
@@ -74,3 +82,18 @@ class Attack(str, enum.Enum):
     """Begins many pulls that it does not read, and then keeps questions open as well."""
     DRAIN = "drain"
     """Pulls all that the target holds, over and over, as fast as it comes."""
+
+
+class Greeting(str, enum.Enum):
+    """What a hello of a flood has beside a fresh statement. Of each kind there is one of the books."""
+
+    PLAIN = "plain_hellos"
+    """Nothing."""
+    POSITIONS = "position_hellos"
+    """As many positions of logs as a hello may carry, in namespaces that nobody has."""
+    CROWD = "crowded_hellos"
+    """One position more than that: it is to be refused."""
+    STALE = "stale_hellos"
+    """As many statements of others as a hello may relay, all of them old."""
+    SIGNATURE = "signature_hellos"
+    """In the place of the signature a very long one: it is to be refused."""

@@ -31,6 +31,7 @@ from pydantic import BaseModel, ConfigDict
 
 from chaos.hostile.answers import Content, answer, honest_block, load_content
 from chaos.hostile.attacks import Attacker
+from chaos.hostile.greetings import Greetings
 from chaos.hostile.names import Answer, Attack
 from chaos.hostile.statements import Speaker
 from chaos.load.keys import ENVELOPES, chain, contents, owner
@@ -275,7 +276,7 @@ def _attacker(
     host, _, port = target.address.rpartition(":")
     return Attacker(
         channel,
-        speaker.hello,
+        Greetings(speaker.hello, speaker.old).of,
         (host, int(port)),
         fingerprint,
         keys,

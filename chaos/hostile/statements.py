@@ -100,3 +100,7 @@ class Speaker:
     def hello(self) -> bytes:
         """The same as a request."""
         return bytes(peer_pb2.HelloRequest(statement=self.reply().statement).SerializeToString())
+
+    def old(self) -> list[Signed]:
+        """What others have said, where they have; or else what it has said itself."""
+        return list(self._heard or self._said)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeAlias
 from federation.counters import COUNTER_NAMES
 from federation.limits_config import Limits
 from federation.peers.feed import CHANGED_MAX
-from federation.peers.relay import GONE_MAX, SAID_MAX
+from federation.peers.relay import GONE_MAX, HELLOS_WAITING, SAID_MAX
 from federation.status import PROBLEMS_MAX
 from federation.telemetry import QUEUE_SPANS
 from federation.trust.handshakes import ENTRIES_MAX
@@ -136,6 +136,12 @@ BOUNDS = (
         always=False,
     ),
     Bound("messages to tell", _at("serving", "queues", "said"), lambda x: SAID_MAX, always=False),
+    Bound(
+        "hellos to pass on",
+        _at("serving", "queues", "hellos"),
+        lambda x: HELLOS_WAITING,
+        always=False,
+    ),
     Bound("calls open, in", _open("incoming"), lambda x: x.peer_requests_open, always=False),
     Bound(
         "pulls open, in",

@@ -131,8 +131,12 @@ class Relay:
 
     @property
     def queues(self) -> dict[str, int]:
-        """What waits to be sent, for `status`."""
-        return {"gone_blocks": len(self._gone), "said": len(self._urgent)}
+        """What waits to be sent, for `status`; of hellos those of the peer with most."""
+        return {
+            "gone_blocks": len(self._gone),
+            "said": len(self._urgent),
+            "hellos": max(map(len, self._heard.values()), default=0),
+        }
 
     async def listen(self) -> None:
         """Takes what the gateway says; returns when it is gone."""

@@ -21,6 +21,7 @@ from etcd3aio.kv import KVService, prefix_range_end
 from local_group.coordination.base import (
     ASK_SECONDS,
     EPOCH_MAX,
+    KEYS_MAX,
     RETRY_SECONDS,
     Changed,
     Coordination,
@@ -42,7 +43,7 @@ PAGE_KEYS = 64
 
 
 class EtcdBackend(Coordination):
-    """See `Coordination`. How many keys there may be is left to etcd's own quota.
+    """See `Coordination`.
 
     Args:
         endpoints: `host:port` of one or more members of one etcd cluster.
@@ -78,6 +79,9 @@ class EtcdBackend(Coordination):
         self._writing = asyncio.Lock()
         self._known: dict[str, int] = {}
         """The revision of each key that this term has written or read."""
+        self._count: int | None = None
+        """Keys of the configuration. Nobody but this term writes any, so it is asked for once; None where
+        that is to be done (again)."""
 
     async def start(self) -> None:
         await self._client.start()
@@ -139,6 +143,7 @@ class EtcdBackend(Coordination):
         self._lease_id = granted.ID
         self._lease = Lease(granted.TTL, sent)
         self._known = {}
+        self._count = None
         return self._keep_up(epoch, token)
 
     async def _write_claim(self, lease: int, epoch: int, revision: int) -> tuple[bool, int]:
@@ -266,12 +271,17 @@ class EtcdBackend(Coordination):
                 write = [KVService.txn_op_put(full, value)]
                 look = [KVService.txn_op_get(k) for k in (self._leader_key, self._epoch_key, full)]
                 try:
+                    if not known and await self._is_one_too_many(full):
+                        raise CoordinationError(f"{KEYS_MAX} keys are all there can be", where=key)
+                    count, self._count = self._count, None  # until it is known whether it was done
                     answer = await self._client.call(
                         self._client.kv.txn([*self._fence(term), compare], write, look)
                     )
                 except CoordinationGone:
                     await asyncio.sleep(RETRY_SECONDS)
                     continue
+                new = answer.succeeded and not known
+                self._count = count + 1 if new and count is not None else count
                 if answer.succeeded:
                     self._known[full] = answer.header.revision
                     return
@@ -283,6 +293,21 @@ class EtcdBackend(Coordination):
                 self._known[full] = revision
                 if revision > max(known, term.token) and entry[0].value == value and known:
                     return  # an earlier try has done it
+
+    async def _is_one_too_many(self, full: str) -> bool:
+        """Would a key that this term has not written or read be more than there may be?"""
+        if self._count is None or self._count >= KEYS_MAX:
+            first = self._config.encode()
+            found = await self._client.call(
+                self._client.kv.get(
+                    first, prefix_range_end(first), count_only=True, timeout=TRY_SECONDS
+                )
+            )
+            self._count = int(found.count)
+        if self._count < KEYS_MAX:
+            return False
+        there = await self._client.call(self._client.kv.get(full, timeout=TRY_SECONDS))
+        return not there.kvs
 
     def _fence(self, term: Term) -> list[Any]:
         return [

@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.groups import moonmesh
+from tests.support.groups import CHAOS_PORTS, moonmesh
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.real, pytest.mark.alone, pytest.mark.timeout(240)]
 
 
 def test_without_its_guard_a_flood_of_hellos_is_answered(tmp_path: Path) -> None:
     table = tmp_path / "guards.md"
     done = moonmesh(
         "chaos", "ablate", "guards/lagging", "--guard", "hello_rate",
-        "--markdown", table, "--port-base", "29000",
+        "--markdown", table, "--port-base", CHAOS_PORTS,
         timeout=200,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr

@@ -25,7 +25,7 @@ from chaos.cleanup import marked, runs_folder
 from chaos.network.base import CLEAR, Fault, Places
 from chaos.network.namespaces import Namespaces
 from chaos.network.tools import NAMED, PREFIX, inside, named_of, remove, why_not
-from tests.support.groups import command, environment, moonmesh
+from tests.support.groups import CHAOS_PORTS, command, environment, moonmesh
 
 PROBLEM = why_not()
 pytestmark = [
@@ -34,7 +34,6 @@ pytestmark = [
     pytest.mark.skipif(PROBLEM is not None, reason=PROBLEM[0] if PROBLEM else ""),
 ]
 
-PORTS = "29000"
 SCENARIO = """
 name = "cut"
 summary = "the network is cut one way, then a peer is hostile"
@@ -292,7 +291,7 @@ def scenario(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def arguments(scenario: str) -> list[str]:
-    given = ["chaos", "run", scenario, "--seed", "5", "--port-base", PORTS]
+    given = ["chaos", "run", scenario, "--seed", "5", "--port-base", CHAOS_PORTS]
     return [*given, "--network", "namespaces"]
 
 

@@ -16,12 +16,11 @@ import psutil
 import pytest
 
 from chaos.cleanup import MARK, marked, runs_folder
-from tests.support.groups import command, environment, moonmesh
+from tests.support.groups import CHAOS_PORTS, command, environment, moonmesh
 from tests.support.wait import wait_for
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(240)]
 
-PORTS = "29000"
 TOPOLOGY = """
 [topology]
 groups = ["east", "west"]
@@ -99,7 +98,7 @@ def test_what_holds_ends_with_0_and_reports(tmp_path: Path) -> None:
     report, junit = tmp_path / "report.json", tmp_path / "junit.xml"
     files = write(tmp_path, cut=CUT, liar=LIAR)
     done = moonmesh(
-        "chaos", "run", *files, "--seed", "5", "--port-base", PORTS,
+        "chaos", "run", *files, "--seed", "5", "--port-base", CHAOS_PORTS,
         "--json", report, "--junit", junit,
         timeout=200,
     )  # fmt: skip
@@ -130,7 +129,7 @@ class AfterAKill(NamedTuple):
 @pytest.fixture(scope="module")
 def after_a_kill(tmp_path_factory: pytest.TempPathFactory) -> AfterAKill:
     (file,) = write(tmp_path_factory.mktemp("killed"), impossible=IMPOSSIBLE)
-    arguments = ["chaos", "run", file, "--seed", "5", "--port-base", PORTS]
+    arguments = ["chaos", "run", file, "--seed", "5", "--port-base", CHAOS_PORTS]
     runner = subprocess.Popen(
         command(*arguments),
         env=environment(),
@@ -176,7 +175,7 @@ def test_a_broken_invariant_ends_with_1_and_says_how_to_repeat_it(after_a_kill: 
 def test_an_interrupted_run_takes_everything_down(tmp_path: Path) -> None:
     (file,) = write(tmp_path, killed=KILLED)
     runner = subprocess.Popen(
-        command("chaos", "run", file, "--seed", "5", "--port-base", PORTS),
+        command("chaos", "run", file, "--seed", "5", "--port-base", CHAOS_PORTS),
         env=environment(),
         stdout=subprocess.PIPE,
         text=True,

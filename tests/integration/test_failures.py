@@ -16,7 +16,7 @@ from tests.support.clock import Punctuality
 from tests.support.federation import Federation, read, write
 from tests.support.wait import wait_for
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.alone]
 
 
 @pytest.fixture(scope="module")

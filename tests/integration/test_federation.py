@@ -36,7 +36,7 @@ def row(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
 
 
 def test_a_prefix_written_in_one_group_is_reused_in_the_other(pair: Federation) -> None:
-    east, west = pair.store("east"), pair.store("west", deadline_ms=5000)
+    east, west = pair.engine("east"), pair.engine("west", deadline_ms=5000)
     keys = [f"reuse-{i}" for i in range(40)]
     write(east, keys)
     pair.wait_for_view("west", "east", pair.status("east")["holdings"]["blocks"])
@@ -48,7 +48,7 @@ def test_a_prefix_written_in_one_group_is_reused_in_the_other(pair: Federation) 
 
 
 def test_a_chain_is_continued_up_to_the_first_block_that_nobody_has(pair: Federation) -> None:
-    east, west = pair.store("east"), pair.store("west")
+    east, west = pair.engine("east"), pair.engine("west")
     keys = [f"gap-{i}" for i in range(10)]
     held = pair.status("east")["holdings"]["blocks"]
     write(east, [*keys[:4], *keys[5:]])
@@ -68,7 +68,7 @@ def test_all_that_may_pile_up_is_in_the_status_and_within_its_limit(pair: Federa
 
 
 def test_get_and_put_of_one_block(pair: Federation) -> None:
-    east, west = pair.store("east"), pair.store("west")
+    east, west = pair.engine("east"), pair.engine("west")
     value = content("single", 100_000).tobytes()
     held = pair.status("east")["holdings"]["blocks"]
     assert east.put("single", value) == 0
@@ -83,7 +83,7 @@ def test_get_and_put_of_one_block(pair: Federation) -> None:
 
 
 def test_exists_starts_the_pull_and_says_only_what_has_landed(pair: Federation) -> None:
-    east, west = pair.store("east"), pair.store("west")
+    east, west = pair.engine("east"), pair.engine("west")
     keys = [f"exists-{i}" for i in range(12)]
     held = pair.status("east")["holdings"]["blocks"]
     write(east, keys)
@@ -96,7 +96,7 @@ def test_exists_starts_the_pull_and_says_only_what_has_landed(pair: Federation) 
 
 def test_two_envelopes_never_meet_under_one_key(pair: Federation) -> None:
     other = Envelope(**{**NAMESPACE, "kv_dtype": "fp8_e4m3"})
-    one, two = pair.store("east"), pair.store("east", namespace=other)
+    one, two = pair.engine("east"), pair.engine("east", namespace=other)
     keys = ["same-key-0", "same-key-1"]
     write(one, keys, salt="one")
     buffer = Buffer(2).fill(keys, "two")
@@ -107,7 +107,7 @@ def test_two_envelopes_never_meet_under_one_key(pair: Federation) -> None:
 
 
 def test_blocks_of_many_sizes_cross_whole(pair: Federation) -> None:
-    east, west = pair.store("east"), pair.store("west")
+    east, west = pair.engine("east"), pair.engine("west")
     sizes = [1, 4095, 4096, 1 << 20, (1 << 20) + 1, 3_000_000]
     keys = [f"size-{size}" for size in sizes]
     for key, size in zip(keys, sizes, strict=True):
@@ -122,7 +122,7 @@ def test_blocks_of_many_sizes_cross_whole(pair: Federation) -> None:
 
 
 def test_many_askers_of_one_block_are_one_pull(pair: Federation) -> None:
-    east = pair.store("east")
+    east = pair.engine("east")
     stores = [pair.store("west") for _ in range(4)]
     keys = [f"many-{i}" for i in range(20)]
     held = pair.status("east")["holdings"]["blocks"]
@@ -143,7 +143,7 @@ def test_many_askers_of_one_block_are_one_pull(pair: Federation) -> None:
 
 
 def test_an_evicted_block_is_a_miss_and_is_withdrawn(pair: Federation) -> None:
-    east, west = pair.store("east"), pair.store("west")
+    east, west = pair.engine("east"), pair.engine("west")
     keys = [f"evict-{i}" for i in range(8)]
     held = pair.status("east")["holdings"]["blocks"]
     before = pair.counter("west", "moonmesh_peer_blocks_total")
@@ -220,7 +220,7 @@ def test_writing_back_at_once_does_not_make_a_pulled_block_our_own(row: Federati
 
 
 def test_a_chain_longer_than_a_request_crosses_whole(pair: Federation) -> None:
-    east, west = pair.store("east"), pair.store("west", deadline_ms=30_000)
+    east, west = pair.engine("east"), pair.engine("west", deadline_ms=30_000)
     keys = [f"long-{i:05}-{'x' * 250}" for i in range(5000)]
     held = pair.status("east")["holdings"]["blocks"]
     small = Buffer(len(keys), 64).fill(keys)
@@ -236,7 +236,7 @@ def test_a_chain_longer_than_a_request_crosses_whole(pair: Federation) -> None:
 def test_bad_arguments_are_refused_one_by_one_and_cost_the_others_nothing(
     pair: Federation,
 ) -> None:
-    east, west = pair.store("east"), pair.store("west", deadline_ms=5000)
+    east, west = pair.engine("east"), pair.engine("west", deadline_ms=5000)
     held = pair.status("east")["holdings"]["blocks"]
     write(east, ["good-0", "good-1"])
     pair.wait_for_view("west", "east", held + 2)
@@ -264,7 +264,7 @@ def test_bad_arguments_are_refused_one_by_one_and_cost_the_others_nothing(
 
 
 def test_a_forked_child_is_told_and_does_not_hang(pair: Federation) -> None:
-    east = pair.store("east")
+    east = pair.engine("east")
     child = os.fork()
     if child == 0:
         try:
@@ -277,7 +277,7 @@ def test_a_forked_child_is_told_and_does_not_hang(pair: Federation) -> None:
 
 def test_without_a_gateway_it_is_plain_mooncake(pair: Federation) -> None:
     config = pair.groups["east"].config
-    alone = pair.store("east")
+    alone = pair.engine("east")
     assert alone._link is not None
     plain = type(alone)()
     assert (
@@ -295,7 +295,7 @@ def test_without_a_gateway_it_is_plain_mooncake(pair: Federation) -> None:
 
 
 def test_what_came_from_a_peer_can_be_purged(pair: Federation) -> None:
-    east, west = pair.store("east"), pair.store("west", deadline_ms=5000)
+    east, west = pair.engine("east"), pair.engine("west", deadline_ms=5000)
     theirs, own = [f"purge-{i}" for i in range(20)], [f"kept-{i}" for i in range(5)]
     write(east, theirs)
     write(west, own)

@@ -48,7 +48,7 @@ def test_a_lying_answer_is_refused_counted_and_not_stored(
     victim: Federation, behaviour: Behaviour, counter: str, reason: str
 ) -> None:
     keys = [f"{behaviour.value}-{key}" for key in KEYS]
-    store = victim.store("good", deadline_ms=3000)
+    store = victim.engine("good", deadline_ms=3000)
     before = victim.counter("good", counter)
     with HostileGroup(victim, "evil", behaviour.value, keys) as evil:
         _wait_for_claims(victim, len(evil.claims))
@@ -67,14 +67,14 @@ def test_a_lying_answer_is_refused_counted_and_not_stored(
 def test_an_honest_answer_of_the_same_program_is_taken(victim: Federation) -> None:
     """Holds the tests above to account: it is the lie that is refused, not the program."""
     keys = [f"honest-{key}" for key in KEYS]
-    store = victim.store("good", deadline_ms=3000)
+    store = victim.engine("good", deadline_ms=3000)
     with HostileGroup(victim, "evil", Behaviour.HONEST.value, keys) as evil:
         _wait_for_claims(victim, len(evil.claims))
         assert store.get(keys[0]) == honest_block(keys[0])
 
 
 def test_a_peer_that_never_answers_costs_the_deadline_and_no_more(victim: Federation) -> None:
-    store = victim.store("good", deadline_ms=300)
+    store = victim.engine("good", deadline_ms=300)
     keys = [f"stall-{key}" for key in KEYS]
     with HostileGroup(victim, "evil", Behaviour.STALL.value, keys) as evil:
         _wait_for_claims(victim, len(evil.claims))
@@ -204,7 +204,7 @@ def test_bytes_that_are_no_message_are_refused(victim: Federation, attacker: Att
 
 def test_a_peer_may_have_what_is_exported(victim: Federation, attacker: Attacker) -> None:
     """Holds the refusals above to account: the same calls, allowed, are answered."""
-    store = victim.store("good")
+    store = victim.engine("good")
     write(store, ["exported"])
     request = peer_pb2.PullRequest(fingerprint=FINGERPRINT, keys=["exported"])
     (message, *_) = list(
@@ -218,7 +218,7 @@ def test_a_peer_may_have_what_is_exported(victim: Federation, attacker: Attacker
 def test_a_catalog_names_our_own_blocks_and_not_those_we_pulled(
     victim: Federation, attacker: Attacker
 ) -> None:
-    store = victim.store("good")
+    store = victim.engine("good")
     with HostileGroup(victim, "evil", Behaviour.HONEST.value, ["pulled"]) as evil:
         _wait_for_claims(victim, len(evil.claims))
         assert store.get("pulled") == honest_block("pulled")

@@ -18,7 +18,7 @@ from federation.bench.delay import MachineDelay
 from federation.bench.engines import BenchError, EngineProcess
 from tests.support.wait import wait_for
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.alone]
 
 
 def a_spec(tmp_path: Path, **change: Any) -> dict[str, Any]:

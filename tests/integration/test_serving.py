@@ -27,7 +27,7 @@ from tests.support.federation import FINGERPRINT, Federation, read, write
 from tests.support.groups import environment
 from tests.support.wait import wait_for
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.alone]
 
 BACK_SECONDS = 5.0
 IDLE_LOADING = 1.0

@@ -9,7 +9,7 @@ import pytest
 from local_group.store import StoreClient, StoreError, StoreSettings
 from tests.support.timing import Timed
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.alone]
 
 
 def test_no_master_is_told_at_once() -> None:

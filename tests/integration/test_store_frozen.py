@@ -12,73 +12,42 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 
-import psutil
 import pytest
 
-from federation.codes import OK, RPC_TIMEOUT
-from federation.identity import Fingerprint
-from federation.timeouts import Deadline
-from federation.writes import Writes
 from local_group.breaker import BreakerLimits
 from local_group.outcome import Outcome, Status
-from local_group.store import StoreClient, StoreLimits, StoreSettings
+from local_group.store import StoreClient, StoreLimits
 from tests.support.blocks import Memory, block_bytes
-from tests.support.groups import RunningGroup, environment, write_group
+from tests.support.frozen import (
+    DEADLINE,
+    MOONCAKE_ENDS,
+    REUSED,
+    SIZE,
+    clients,
+    drained,
+    frozen,
+    statuses,
+    store_group,
+)
+from tests.support.groups import RunningGroup, environment
 from tests.support.timing import Timed
 from tests.support.wait import wait_for
 
-pytestmark = pytest.mark.real
-
-SIZE = 64 << 10
+pytestmark = [pytest.mark.real, pytest.mark.alone]
 COUNT = 64
-DEADLINE = 0.05
-REUSED = 0xEE
-# Mooncake's own timeouts end every overdue call; measured worst 3.4 s, on an idle machine.
-MOONCAKE_ENDS = 15.0
-NEVER_OPENS = StoreLimits(breaker=BreakerLimits(failures=1000, window=1000))
 
 
 @pytest.fixture(scope="module")
 def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningGroup]:
-    path = write_group(tmp_path_factory.mktemp("g"), "east", stores={"dram": "256 MiB"})
-    with RunningGroup(path) as running:
+    with store_group(tmp_path_factory.mktemp("g")) as running:
         yield running
 
 
 @pytest.fixture
 def connect(group: RunningGroup) -> Iterator[Callable[..., StoreClient]]:
-    clients: list[StoreClient] = []
-
-    def build(limits: StoreLimits = NEVER_OPENS) -> StoreClient:
-        clients.append(StoreClient.connect(StoreSettings(group.config.master_address), limits))
-        return clients[-1]
-
-    yield build
-    for client in clients:
-        client.close(MOONCAKE_ENDS)
-
-
-@contextmanager
-def frozen(group: RunningGroup, child: str) -> Iterator[Callable[[], None]]:
-    """Stops a child; yields what lets it go on, which is also done at the end."""
-    process = psutil.Process(group.pid(child))
-    process.send_signal(signal.SIGSTOP)
-    wait_for(lambda: process.status() == psutil.STATUS_STOPPED, 5, f"{child} to stop")
-
-    def thaw() -> None:
-        process.send_signal(signal.SIGCONT)
-        wait_for(lambda: process.status() != psutil.STATUS_STOPPED, 5, f"{child} to go on")
-
-    try:
-        yield thaw
-    finally:
-        thaw()
-
-
-def statuses(outcomes: list[Outcome]) -> set[Status]:
-    return {outcome.status for outcome in outcomes}
+    with clients(group) as build:
+        yield build
 
 
 def store(client: StoreClient, keys: list[str], size: int = SIZE) -> None:
@@ -106,11 +75,6 @@ def check_blocks(client: StoreClient, there: list[str], maybe: list[str]) -> int
         assert outcome.status is Status.HIT, f"{key}: {outcome}"
         assert memory.place(i) == block_bytes(key, SIZE), f"{key} has wrong bytes"
     return sum(o.status is Status.HIT for o in outcomes[len(there) :])
-
-
-def drained(client: StoreClient) -> bool:
-    stats = client.stats()
-    return not (stats.stuck or stats.quarantined_bytes or stats.bounce_used_bytes)
 
 
 @pytest.mark.parametrize("child", ["store-0", "master"])
@@ -375,31 +339,3 @@ def test_the_interpreter_exits_at_once_with_calls_stuck(group: RunningGroup, clo
         finally:
             process.kill()
             group.kill("store-0", signal.SIGCONT)
-
-
-def test_a_put_that_finds_the_place_of_one_that_never_ended_is_not_acknowledged(
-    group: RunningGroup, connect: Callable[..., StoreClient]
-) -> None:
-    """Mooncake answers 0 for a key whose first put was given up while the master stood still."""
-    other, plain, engine = connect(), connect(), connect()
-    keys = [f"shadowed-{i}" for i in range(4)]
-    memory = Memory(len(keys), SIZE)
-    memory.fill(keys)
-    with frozen(group, "master") as thaw:
-        given_up = other.put_from(keys, memory.ptrs, memory.sizes, DEADLINE)
-        engine.exists(["felt"], DEADLINE)
-        wait_for(lambda: drained(other) and drained(engine), MOONCAKE_ENDS, "both to give up")
-        thaw()
-    assert statuses(given_up) == {Status.TIMEOUT}
-    wait_for(lambda: statuses(plain.exists(["felt"], 1.0)) == {Status.MISS}, 30, "the master")
-
-    # Premise: what the defect is, and that a client that has felt nothing cannot tell.
-    assert statuses(plain.put_from(keys, memory.ptrs, memory.sizes, 20.0)) == {Status.STORED}
-    assert statuses(plain.exists(keys, 20.0)) == {Status.MISS}
-
-    wait_for(lambda: statuses(engine.exists(["felt"], 1.0)) == {Status.MISS}, 30, "the engine's")
-    writes = Writes(engine, None, Fingerprint(bytes(16)), "")
-    assert writes.put(keys, memory.ptrs, memory.sizes, None, None, 0) == [RPC_TIMEOUT] * len(keys)
-    fresh = [f"fresh-{i}" for i in range(4)]
-    memory.fill(fresh)
-    assert writes.put(fresh, memory.ptrs, memory.sizes, Deadline(20.0), None, 0) == [OK] * 4

@@ -147,12 +147,18 @@ class Etcd:
 
 
 class Members:
-    """Three members of one group with one backend; nothing survives, whatever happened."""
+    """Members of one group with one backend and its usual lease; nothing survives, whatever happened.
 
-    def __init__(self, folder: Path, backend: str, lease_ms: int, names: Sequence[str]) -> None:
+    Args:
+        options: of every member's command line.
+    """
+
+    def __init__(
+        self, folder: Path, backend: str, names: Sequence[str], options: Sequence[str] = ()
+    ) -> None:
         self.backend = backend
         self.names = names
-        self.lease = lease_ms / 1000
+        self._options = options
         self.paths: dict[str, Path] = {}
         self.members: dict[str, Process] = {}
         self.past: list[Process] = []
@@ -160,7 +166,7 @@ class Members:
         base = free_port_base()
         secret = folder / "secret"
         secret.write_text("0123456789abcdef0123456789abcdef\n")
-        settings: dict[str, Any] = {"backend": backend, "lease_ms": lease_ms}
+        settings: dict[str, Any] = {"backend": backend}
         if backend == "raft":
             settings["raft_members"] = [f"127.0.0.1:{base + 10 + i}" for i in range(len(names))]
             settings["raft_secret"] = str(secret)
@@ -198,7 +204,7 @@ class Members:
         """Start a member, anew."""
         if name in self.members:
             self.past.append(self.members[name])
-        self.members[name] = Process(self.paths[name], name, *options)
+        self.members[name] = Process(self.paths[name], name, *self._options, *options)
         return self.members[name]
 
     def leader(self, above: int = 0, timeout: float = 15.0) -> Process:

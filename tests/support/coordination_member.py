@@ -1,10 +1,10 @@
 """A member of a group as a process of its own, for tests: it campaigns, and writes while it leads.
 
-python -m tests.support.coordination_member group.toml NAME [--idle]
+python -m tests.support.coordination_member group.toml NAME [--keys=MAX] [--idle]
 
 It prints a JSON line for each thing that happens; times are of `clock`, which all processes of a host share.
 It ends with its stdin, and does what it reads there: `write`, `idle`, `resign`, `above N`, `watch`, `get`,
-and `stale`: a put of its last term as if that were valid for ever.
+`stale`: a put of its last term as if that were valid for ever, and `fill`: keys until no more are taken.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from federation.config import load_group
+from local_group.coordination import base, etcd, file_backend, machine, raft
 from local_group.coordination.base import Coordination, Listed, Term
 from local_group.coordination.connect import connect_coordination
 from local_group.coordination.lease import Lease, clock
@@ -104,6 +105,8 @@ class Member:
                 self._floor = int(arguments[0])
             elif command == "stale":
                 await self._put_stale()
+            elif command == "fill":
+                await self._fill()
             elif command == "watch":
                 self._watching.append(asyncio.create_task(self._watch(arguments[0])))
             elif command == "get":
@@ -123,6 +126,17 @@ class Member:
         except Fenced:
             say("stale", outcome="fenced")
 
+    async def _fill(self) -> None:
+        assert self._term is not None
+        for number in range(base.KEYS_MAX + 1):
+            try:
+                await self._coordination.put(f"f/{number}", b"", self._term)
+            except CoordinationError as error:
+                say("full", keys=number, why=str(error))
+                break
+        await self._coordination.put("f/0", b"again", self._term)
+        say("filled")
+
     async def _watch(self, prefix: str) -> None:
         async for change in self._coordination.watch(prefix):
             if isinstance(change, Listed):
@@ -134,10 +148,14 @@ class Member:
 
 
 def main() -> None:
-    path, name = Path(sys.argv[1]).absolute(), sys.argv[2]
+    path, name, *options = Path(sys.argv[1]).absolute(), *sys.argv[2:]
+    for option in options:
+        if option.startswith("--keys="):  # fewer of them are sooner too many
+            for module in (base, etcd, file_backend, machine, raft):
+                module.KEYS_MAX = int(option.removeprefix("--keys="))  # type: ignore[attr-defined]
     coordination = connect_coordination(load_group(path), name, f"unix:/run/{name}.sock")
     with contextlib.suppress(KeyboardInterrupt):
-        asyncio.run(Member(coordination, name, "--idle" not in sys.argv).run())
+        asyncio.run(Member(coordination, name, "--idle" not in options).run())
 
 
 if __name__ == "__main__":

@@ -24,6 +24,9 @@ REPOSITORY = Path(__file__).parents[2]
 PORT_RANGE = os.environ.get("MOONMESH_TEST_PORTS", "24000-31900")
 """Below the kernel's own range (32768 up) and above Mooncake's (12300-17000)."""
 PORT_STEP = 25
+_WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+CHAOS_PORTS = str(29_000 - _WORKER % 4 * 500)
+"""Where a chaos run looks for free ports. It claims none, so each process of tests has its own place."""
 
 _claims: list[int] = []  # open descriptors: a claim lasts as long as this process
 

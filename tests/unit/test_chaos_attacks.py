@@ -11,8 +11,8 @@ from typing import Any
 import grpc.aio
 import pytest
 
-from chaos.hostile.attacks import Attacker
-from chaos.hostile.names import Attack
+from chaos.hostile.attacks import GREETINGS, Attacker
+from chaos.hostile.names import Attack, Greeting
 from chaos.hostile.peer import NARROW
 from tests.support.credentials import Made
 from tests.support.wait import wait_for_async
@@ -42,7 +42,7 @@ async def attacked(
                 address, credentials.channel_credentials(), options=options
             )
 
-        attacker = Attacker(channel, lambda: b"", ("127.0.0.1", 1), FP, KEYS, window_s=1.0)
+        attacker = Attacker(channel, lambda _: b"", ("127.0.0.1", 1), FP, KEYS, window_s=1.0)
         task = asyncio.create_task(attacker.run(attack))
         try:
             yield east, attacker
@@ -80,6 +80,26 @@ async def test_polls_are_held_as_long_as_there_is_nothing_new(made: Made) -> Non
         await wait_for_async(lambda: attacker.books.held_polls_max > 0, 5, "questions to be held")
         assert attacker.books.held_polls_max == 2
         assert east.status()["refusals"]["catalogs"] > 0
+
+
+@pytest.mark.parametrize("attack", GREETINGS)
+async def test_hellos_of_all_kinds_are_booked_where_they_were_read(
+    made: Made, attack: Attack
+) -> None:
+    began = time.monotonic()
+    async with attacked(made, attack, peer_hellos_per_s=10) as (east, attacker):
+
+        def read() -> list[int]:
+            return [getattr(attacker.books, kind.value) for kind in Greeting]
+
+        wanted = [kind in GREETINGS[attack] for kind in Greeting]
+        await wait_for_async(
+            lambda: [n > 0 for n in read()] == wanted, 5, "one of each kind to be read"
+        )
+        await wait_for_async(
+            lambda: "hello_rate" in east.status()["refusals"], 5, "the rate to be met"
+        )
+        assert sum(read()) <= 10 * (time.monotonic() - began + 1)
 
 
 async def test_look_ups_are_many_and_small(made: Made) -> None:

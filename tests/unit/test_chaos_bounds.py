@@ -43,7 +43,7 @@ def status(n: int) -> dict[str, Any]:
             "blocks": n,
             "store": store(),
             "telemetry": {"spans_queued": n},
-            "queues": {"gone_blocks": n, "said": n},
+            "queues": {"gone_blocks": n, "said": n, "hellos": n},
         },
     }
 

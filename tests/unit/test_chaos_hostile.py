@@ -8,6 +8,7 @@ import json
 import os
 import random
 from collections.abc import AsyncIterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TypeVar
 
@@ -23,7 +24,8 @@ from chaos.hostile.answers import (
     load_content,
 )
 from chaos.hostile.books import Books
-from chaos.hostile.names import Answer
+from chaos.hostile.greetings import Greetings
+from chaos.hostile.names import Answer, Greeting
 from chaos.hostile.peer import LoadClaims
 from chaos.hostile.statements import Speaker
 from chaos.load.keys import DEMO, ENVELOPES, contents, owner
@@ -33,7 +35,9 @@ from federation.transfer.frames import HEADER_BYTES, Block, Decoder
 from gossip.config import GossipConfig
 from gossip.engine import GossipEngine, Receipt
 from gossip.events import StatementRejected
-from gossip.statement import Reason
+from gossip.hello import read_hello
+from gossip.statement import Reason, StatementError
+from moonmesh.v1 import peer_pb2
 from tests.support.credentials import Made
 
 FINGERPRINT = Envelope.of(ENVELOPES[DEMO]).fingerprint()
@@ -237,6 +241,35 @@ def test_a_replay_has_its_own_past_and_the_words_of_others(
     assert {Receipt.STALE, Receipt.REJECTED} <= receipts
     assert rejected <= {Reason.BAD_SIGNATURE, Reason.OTHER_GROUP}
     assert rejected
+
+
+@pytest.mark.parametrize(
+    ("kind", "refused"),
+    [
+        (Greeting.PLAIN, None),
+        (Greeting.POSITIONS, None),
+        (Greeting.STALE, None),
+        (Greeting.CROWD, Reason.OVERSIZE),
+        (Greeting.SIGNATURE, Reason.BAD_SIGNATURE),
+    ],
+)
+def test_a_greeting_is_at_the_limits_or_above_them(
+    tmp_path: Path, kind: Greeting, refused: Reason | None
+) -> None:
+    made = Made(tmp_path)
+    config = GossipConfig()
+    speaker = Speaker(made.peering("west", "east"), made.of("west"), epoch=3)
+    greetings = Greetings(speaker.hello, speaker.old)
+    hello = peer_pb2.HelloRequest.FromString(greetings.of(kind))
+    assert hello.ByteSize() <= config.max_hello_bytes
+    assert (len(hello.positions) >= config.positions_per_hello) == (
+        kind in (Greeting.POSITIONS, Greeting.CROWD)
+    )
+    assert len(hello.relayed) == (config.relay_per_hello if kind is Greeting.STALE else 0)
+    keys = [key.public for key in made.peering("east", "west").peers[0].keys]
+    with pytest.raises(StatementError) if refused else nullcontext() as raised:
+        read_hello(hello, group="west", federation="demo", keys=keys, config=config)
+    assert (raised.value.reason if raised else None) == refused
 
 
 def test_one_program_is_one_hostile_peer_after_another(

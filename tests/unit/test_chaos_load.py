@@ -205,6 +205,7 @@ def test_refused_puts_are_codes_and_nothing_is_lost() -> None:
     assert audit.lost == 0
 
 
+@pytest.mark.alone
 def test_a_call_over_its_deadline_is_late_by_what_it_was_over() -> None:
     store = Store()
     store.delay_s = 0.15

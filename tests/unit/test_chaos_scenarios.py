@@ -63,7 +63,7 @@ def test_smoke_has_what_it_promises() -> None:
     hostile = [s for one in scenarios for s in one.steps if isinstance(s, Hostile)]
     attacks = {step.attack for step in hostile}
     answers = {step.answer for step in hostile}
-    assert {"hellos", "requests", "pin"} <= attacks
+    assert {"greetings", "requests", "pin"} <= attacks
     assert {"nothing", "wrong-bytes", "wrong-length", "wrong-namespace", "poison"} <= answers
     assert {"wrong-digest", "garbage", "cut", "stall", "stall-midway", "drip"} <= answers
     assert {step.statements for step in hostile} == {"honest", "replay", "equivocate"}

@@ -193,6 +193,7 @@ async def test_a_flood_of_hellos_reaches_the_gateway_as_a_few_and_the_newest(tal
     began = asyncio.get_running_loop().time()
     for seq in range(2, 500):
         assert talk.relay.receive("west", hello(seq))
+    assert talk.relay.queues["hellos"] == HELLOS_WAITING
     heard = [(await talk.next("heard")).heard.hello for _ in range(HELLOS_WAITING)]
     assert heard == [hello(seq) for seq in (*range(2, HELLOS_WAITING + 1), 499)]
     assert asyncio.get_running_loop().time() - began >= CONFIG.hello_min_gap * 4
@@ -265,7 +266,7 @@ async def test_of_what_is_said_before_all_else_one_of_each_kind_waits(ends: Ends
         talk.relay.lost()
         pong = serving_pb2.Pong(n=n)
         talk.relay.say(serving_pb2.FromServing(pong=pong))
-    assert talk.relay.queues == {"gone_blocks": 0, "said": 2}
+    assert talk.relay.queues == {"gone_blocks": 0, "said": 2, "hellos": 0}
     assert talk.relay._urgent[-1].pong.n == 99
     kinds = serving_pb2.FromServing.DESCRIPTOR.oneofs_by_name["what"].fields
     assert len(kinds) <= SAID_MAX
