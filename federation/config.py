@@ -31,6 +31,8 @@ __all__ = ["GatewayConfig", "GroupFile", "Limits", "load_group"]
 
 PEERS_MAX = 63
 """Peers of one group: the hellos of a full mesh grow with the square of the groups."""
+GATEWAYS_MAX = 4
+"""Gateways of one group: each is greeted by every gateway of every peer, each hello interval."""
 NAMESPACES_MAX = 256
 """Namespaces of one group: each costs a log, a subscription per peer and a row in `status`."""
 

@@ -261,6 +261,7 @@ def _attacker(
     arguments: argparse.Namespace,
 ) -> Attacker:
     (target,) = (peer for peer in peering.peers if peer.name == arguments.target)
+    address = target.gateways[0]
     options = [
         *credentials.channel_options(target.name),
         ("grpc.max_receive_message_length", -1),
@@ -269,11 +270,9 @@ def _attacker(
     ]
 
     def channel() -> grpc.aio.Channel:
-        return grpc.aio.secure_channel(
-            target.address, credentials.channel_credentials(), options=options
-        )
+        return grpc.aio.secure_channel(address, credentials.channel_credentials(), options=options)
 
-    host, _, port = target.address.rpartition(":")
+    host, _, port = address.rpartition(":")
     return Attacker(
         channel,
         Greetings(speaker.hello, speaker.old).of,

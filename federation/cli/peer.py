@@ -101,7 +101,7 @@ def show(
     for peer in peering.peers:
         table.add_row(
             peer.name,
-            peer.address,
+            "\n".join(peer.gateways),
             "\n".join(key.fingerprint() for key in peer.keys),
             ", ".join(peer.exports) or "-",
             ", ".join(peer.imports) or "-",
@@ -152,7 +152,7 @@ def _asked(federation: str | None, groups: list[str]) -> tuple[str, dict[str, st
     Raises:
         UsageError: says which option is wrong.
     """
-    from federation.peering import check_address, check_label
+    from federation.peering import check_label, check_peer_address
 
     if federation is None:
         raise UsageError("--group needs --federation NAME", hint="the id all its groups share")
@@ -170,7 +170,7 @@ def _asked(federation: str | None, groups: list[str]) -> tuple[str, dict[str, st
                 raise ValueError('"ca" is the folder of the CA: choose another name for the group')
             if group in addresses:
                 raise ValueError(f'group "{group}" is given twice')
-            address = check_address(address)
+            address = check_peer_address(address)
             if address in addresses.values():
                 raise ValueError(f'two groups have the address "{address}"')
             addresses[group] = address

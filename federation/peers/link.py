@@ -91,7 +91,7 @@ class PeerLink:
         epoch: Callable[[], int],
     ) -> None:
         self.name = peer.name
-        self.address = peer.address
+        self.address = peer.gateways[0]
         self._unreachable = "not yet connected"
         self._trouble = ""
         self._credentials = credentials

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from local_group.fields import Section, check_host, resolve_path
+from local_group.fields import Section, check_address, resolve_path
 
 MANAGED = "managed"
 ENDPOINTS_MAX = 9
@@ -16,14 +16,6 @@ ETCD_LEASE_MS_MIN = 2000
 """ms. etcd gives no shorter lease: one and a half of its election time, in whole seconds."""
 
 _File = Annotated[Path, BeforeValidator(resolve_path)]
-
-
-def check_address(value: str) -> str:
-    """`value` if it is `host:port`, else ValueError."""
-    host, colon, port = value.rpartition(":")
-    if not colon or not (port.isascii() and port.isdigit() and 1 <= int(port) <= 65535):
-        raise ValueError(f'{value!r} is not "host:port", with a port in 1..65535')
-    return f"{check_host(host)}:{int(port)}"
 
 
 def _one_or_more(value: Any) -> Any:
@@ -135,7 +127,9 @@ class CoordinationConfig(Section):
 
 
 def _distinct(value: tuple[str, ...]) -> tuple[str, ...]:
-    checked = tuple(check_address(each) for each in value)
+    checked = tuple(
+        check_address(each, "of etcd's clients, or of a member of Raft") for each in value
+    )
     for each in checked:
         if checked.count(each) > 1:
             raise ValueError(f"{each} is there twice")
