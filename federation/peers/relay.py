@@ -41,6 +41,7 @@ class Relay:
     Args:
         callers: who may ask.
         report: what this process says of itself, for the gateway's `status`.
+        hushed: called when the gateway speaks for its group no more.
     """
 
     def __init__(
@@ -51,12 +52,14 @@ class Relay:
         callers: Callers,
         config: GossipConfig,
         report: Callable[[], serving_pb2.ServingReport],
+        hushed: Callable[[], None] = lambda: None,
     ) -> None:
         self._channel = channel
         self._replica = replica
         self._callers = callers
         self._config = config
         self._report = report
+        self._hushed = hushed
         self._greeting: Greeting | None = None
         self._refused: set[str] = set()
         self._wake = asyncio.Event()
@@ -97,6 +100,11 @@ class Relay:
         waiting.append(hello)
         self._wake.set()
         return peer not in self._refused
+
+    @property
+    def silent(self) -> bool:
+        """Whether the gateway does not speak for its group now."""
+        return self._greeting is None or self._greeting.message is None
 
     def reply(self, hello: peer_pb2.HelloRequest) -> peer_pb2.HelloReply:
         """The gateway's newest statement, where the hello shows that it is lacked."""
@@ -152,7 +160,10 @@ class Relay:
                 self.say(serving_pb2.FromServing(pong=pong))
             elif which == "greeting":
                 greeting = message.greeting
+                spoke = not self.silent
                 self._greeting = Greeting(greeting if greeting.HasField("statement") else None)
+                if spoke and self.silent:
+                    self._hushed()
             elif which == "verdict":
                 change = self._refused.discard if message.verdict.believed else self._refused.add
                 change(message.verdict.peer)

@@ -50,8 +50,8 @@ class PeerSide:
         self.gossip.disbelieve(peer, Reason(reason), detail, count)
 
     def greeting(self) -> peer_pb2.HelloReply:
-        """What hellos are answered with; empty while another gateway speaks for the group."""
-        return self.gossip.greeting().message or peer_pb2.HelloReply()
+        """What hellos are answered with; that it is silent, while another gateway speaks for the group."""
+        return self.gossip.greeting().message or peer_pb2.HelloReply(silent=True)
 
     # For the command line
 

@@ -415,7 +415,7 @@ def test_a_follower_listens_and_says_nothing() -> None:
     east.receive("west", says(), 0.0)
     east.tick(1.0)
     assert east.outbox() == []
-    assert east.reply_to(peer_pb2.HelloRequest()) == peer_pb2.HelloReply()
+    assert east.reply_to(peer_pb2.HelloRequest()) == peer_pb2.HelloReply(silent=True)
     assert east.peer_state("west") is PeerState.ALIVE
     assert not east.view(1.0).speaking
     east.lead(2, bytes(16), 2.0)
