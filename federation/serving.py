@@ -103,6 +103,7 @@ class Serving:
                 asyncio.create_task(relay.listen()),
                 asyncio.create_task(relay.speak()),
                 asyncio.create_task(relay.tidy()),
+                asyncio.create_task(relay.watch()),
             ]
             try:
                 await asyncio.wait({work, *parts}, return_when=asyncio.FIRST_COMPLETED)

@@ -175,7 +175,7 @@ class Sessions:
         """Greets every peer at each tick, until it is cancelled."""
         while True:
             self._hurry.clear()
-            self._hush()
+            self.hush()
             self._gossip.tick(time.monotonic(), int(time.time() * 1000))
             self._on_tick()
             self._send()
@@ -215,14 +215,14 @@ class Sessions:
         await asyncio.gather(*tasks, return_exceptions=True)
         await asyncio.gather(*(link.close() for link in self.links.values()))
 
-    def _hush(self) -> None:
-        # Asked each time before something is said: a process that was frozen for longer than its term is here
-        # before anything has told it so.
+    def hush(self) -> None:
+        """Silent, if the term is over. Called each time before something is said: a process that was frozen
+        for longer than its term is here before anything has told it so."""
         if not self._terms.valid():
             self._gossip.silence()
 
     def _send(self) -> None:
-        self._hush()
+        self.hush()
         # A peer that hangs is greeted once an interval, and what it is to be told is kept until then. Not
         # longer: it may hear us well, and only its answers are lost.
         interval = self._limits.hello_interval_ms / 1000

@@ -244,6 +244,23 @@ async def test_nobody_is_served_before_blocks_and_greeting_are_here(talk: Talk) 
     assert talk.hushed == [True], "told once for each silence"
 
 
+async def test_nothing_is_said_for_a_gateway_that_is_frozen(
+    talk: Talk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("federation.peers.relay.QUIET_S", 0.1)
+    talk.tasks.append(asyncio.create_task(talk.relay.watch()))
+    greeting = peer_pb2.HelloReply()
+    greeting.statement.CopyFrom(hello(3, group="east").statement)
+    await talk.say(serving_pb2.ToServing(greeting=greeting))
+    asked = peer_pb2.HelloRequest()
+    await wait_for_async(lambda: talk.relay.reply(asked) == greeting, 5, "its greeting")
+    await wait_for_async(lambda: talk.hushed, 5, "its silence to be noticed")
+    assert talk.relay.silent
+    assert talk.relay.reply(asked) == peer_pb2.HelloReply(silent=True)
+    await talk.say(serving_pb2.ToServing(ping=serving_pb2.Ping(n=1)))
+    await wait_for_async(lambda: talk.relay.reply(asked) == greeting, 5, "the gateway to be back")
+
+
 async def test_pings_are_answered_while_much_is_withdrawn(talk: Talk) -> None:
     held = talk.relay._replica.holdings
     for i in range(20 * WITHDRAWN_AT_ONCE):
