@@ -177,6 +177,7 @@ class StatusReport:
                 {
                     "name": peer.name,
                     "address": link.address,
+                    "gateways": link.status(),
                     "state": peer.state.value,
                     "reason": link.reason,
                     "breaker": link.breaker_state(now),

@@ -40,7 +40,7 @@ from federation.catalog.wire import pages, position_to_wire
 from federation.config import Limits
 from federation.identity import Envelope, Fingerprint, key_hash
 from federation.peering import Peering, load_peering
-from federation.peers.link import CATALOG_METHOD, HELLO_METHOD, PULL_METHOD, RETRY_AFTER
+from federation.peers.wire import CATALOG_METHOD, HELLO_METHOD, PULL_METHOD, RETRY_AFTER
 from federation.timeouts import timeout
 from federation.trust.credentials import Credentials, load_credentials
 from moonmesh.v1 import peer_pb2

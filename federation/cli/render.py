@@ -75,7 +75,8 @@ def _print_gateway(gateway: Mapping[str, Any], console: Console) -> None:
         for peer in peers:
             heard = peer.get("heard_ago_s")
             table.add_row(
-                *_cells(peer, "name", "address"),
+                *_cells(peer, "name"),
+                Text(_addresses(peer)),
                 Text(_state(peer)),
                 *_cells(peer, "breaker"),
                 "-" if heard is None else f"{heard} s ago",
@@ -109,6 +110,16 @@ _ONE_WAY = {
     "not_heard": "does not hear us",
     "neither": "no direct link",
 }
+
+
+def _addresses(peer: Mapping[str, Any]) -> str:
+    """Of a peer with several gateways a line each, with what is known of it."""
+    gateways = _rows(peer.get("gateways"))
+    if len(gateways) < 2:
+        return _text(peer.get("address")) or "-"
+    return "\n".join(
+        f"{_text(each.get('address'))} {_text(each.get('state'))}" for each in gateways
+    )
 
 
 def _state(peer: Mapping[str, Any]) -> str:

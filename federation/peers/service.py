@@ -35,7 +35,7 @@ from federation.peers.arrivals import Arrivals, Method
 from federation.peers.call import Call, Context, refuse
 from federation.peers.callers import Callers
 from federation.peers.gossip_config import HELLO_BYTES_MAX
-from federation.peers.link import CATALOG_METHOD, HELLO_METHOD, PULL_METHOD, M
+from federation.peers.wire import CATALOG_METHOD, HELLO_METHOD, PULL_METHOD, M
 from federation.telemetry import SPAN_SERVE_PULL, SpanKind, extract, span
 from federation.timeouts import timeout, timeout_at
 from federation.transfer.server import BlockServer, RequestError, UnwellError, check_request
@@ -141,7 +141,7 @@ class PeerService:
             if not self._hellos.receive(peer, request):
                 await call.refuse("your statement is not believed; see the log", record=False)
             reply = self._hellos.reply(request)
-            # The logs of a gateway that does not speak are not the group's: who followed them would miss blocks.
+            # The logs of a gateway that does not speak are not the group's: they lack what others hold.
             exported = () if reply.silent else sorted(self._callers[peer].exported)
             for fingerprint in exported:
                 log = self._offers.log(fingerprint)

@@ -186,8 +186,16 @@ async def linked(
 
 
 @contextlib.asynccontextmanager
-async def link_to(address: str, made: Made, own: str, **limits: Any) -> AsyncIterator[PeerLink]:
-    peer: PeerConfig = made.peering(own, "east").peers[0].model_copy(update={"address": address})
+async def link_to(
+    address: str | Sequence[str], made: Made, own: str, **limits: Any
+) -> AsyncIterator[PeerLink]:
+    """`own`'s link to east, whose gateway is, or whose gateways are, there."""
+    addresses = (address,) if isinstance(address, str) else tuple(address)
+    peer: PeerConfig = (
+        made.peering(own, "east")
+        .peers[0]
+        .model_copy(update={"address": None, "addresses": addresses})
+    )
     config = Limits(**limits)
     link = PeerLink(
         peer,
