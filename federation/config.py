@@ -106,6 +106,25 @@ class GroupFile(GroupConfig):
             )
         return value
 
+    @model_validator(mode="after")
+    def _one_coordination(self) -> GroupFile:
+        settings = self.coordination
+        if self.master.address is None or not self.gateway.enabled:
+            return self
+        if settings.backend == "file" and settings.file_folder is None:
+            raise ValueError(
+                "master.address makes this a further place of its group, and its gateway would lead "
+                'beside that of the first place: set coordination.backend to what all share ("etcd" '
+                'or "raft"; on one host "file" with the same file_folder), or gateway.enabled = false'
+            )
+        if settings.managed_etcd:
+            raise ValueError(
+                "master.address makes this a further place of its group, and a managed etcd would be "
+                "its own: name that of the first place in coordination.etcd_endpoints (its host and "
+                "port_base + 4)"
+            )
+        return self
+
     @property
     def trace_dir(self) -> Path:
         """Where this group's spans are written."""

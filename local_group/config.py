@@ -253,11 +253,6 @@ class GroupPlace(Section):
         """Where the provenance of pulled blocks is journalled."""
         return self.data_dir / "journal"
 
-    @property
-    def coordination_dir(self) -> Path:
-        """Where the durable epoch is kept, and what a managed etcd or a member of Raft stores."""
-        return self.data_dir / "coordination"
-
 
 class GroupConfig(GroupPlace):
     """One complete, isolated Mooncake cluster on this host, as `group.toml` describes it."""
@@ -321,6 +316,11 @@ class GroupConfig(GroupPlace):
                 "at random: choose a port_base outside"
             )
         return value
+
+    @property
+    def coordination_dir(self) -> Path:
+        """Where the durable epoch is kept, and what a managed etcd or a member of Raft stores."""
+        return self.coordination.file_folder or self.data_dir / "coordination"
 
     @property
     def ports(self) -> Ports:

@@ -37,6 +37,9 @@ class CoordinationConfig(Section):
     backend: Literal["file", "etcd", "raft"] = "file"
     """`file`: in `data_dir`, for gateways on one host. `etcd`: for any. `raft`: the gateways themselves,
     three or more, each on a host of its own."""
+    file_folder: _File | None = None
+    """Folder of the durable epoch for `file`, on a local disk; `coordination` in `data_dir` without it. Where
+    several places of a group are on one host, all name the same one."""
     lease_ms: Annotated[int, Field(ge=500, le=60_000)] = 2000
     """ms after which a leader that was not heard of is replaced; it has stopped by itself a tenth
     earlier. With etcd whole seconds, two at least. `file` needs none: a leader there leads until its
@@ -80,7 +83,7 @@ class CoordinationConfig(Section):
         for name, field in type(self).model_fields.items():
             kind = name.partition("_")[0]
             if (
-                kind in ("etcd", "raft")
+                kind in ("file", "etcd", "raft")
                 and kind != self.backend
                 and getattr(self, name) != field.default
             ):

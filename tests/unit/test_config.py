@@ -205,16 +205,41 @@ def test_all_problems_are_told_at_once(tmp_path: Path) -> None:
 
 def test_a_place_whose_master_runs_elsewhere(tmp_path: Path) -> None:
     text = GOOD.replace("lease_ttl_ms = 10000", 'address = "east-1:8400"')
+    text += '[coordination]\nfile_folder = "shared"\n'
     group = load_group(write(tmp_path, text))
     assert (group.master_address, group.admin_url) == ("east-1:8400", "http://east-1:8401")
     assert [use.purpose for use in mooncake_ports(group)] == ["store-0", "store-1"]
     text = text.replace("[stores]", "admin_port = 9003\n[stores]")
     group = load_group(write(tmp_path, text))
     assert group.admin_url == "http://east-1:9003"
+    assert group.coordination_dir == tmp_path / "shared"
     alone = text.replace("count = 2", "count = 0").replace('dram = "256 MiB"', "")
     group = load_group(write(tmp_path, alone))
     assert (group.stores.count, group.stores.dram) == (0, 0)
     assert mooncake_ports(group) == []
+
+
+@pytest.mark.parametrize(
+    ("coordination", "message"),
+    [
+        ("", "its gateway would lead beside that of the first place: set coordination.backend"),
+        ('backend = "etcd"', "a managed etcd would be its own: name that of the first place"),
+        ('backend = "etcd"\netcd_endpoints = ["h:7404"]', ""),
+        ('backend = "etcd"\nfile_folder = "x"', 'file_folder is for backend = "file"'),
+    ],
+)
+def test_two_places_share_their_coordination(
+    tmp_path: Path, coordination: str, message: str
+) -> None:
+    text = GOOD.replace("lease_ttl_ms = 10000", 'address = "east-1:8400"')
+    path = write(tmp_path, f"{text}[coordination]\n{coordination}\n")
+    if message:
+        assert message in message_of(path)
+    else:
+        load_group(path)
+    without = path.read_text().replace('listen = "127.0.0.1"', "enabled = false")
+    if not message.startswith("file_folder"):
+        load_group(write(tmp_path, without))
 
 
 def test_two_names_for_one_envelope(tmp_path: Path) -> None:
