@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from federation.cli.guards import guards_line
+from federation.cli.leading import leading_line
 from local_group.config import GroupPlace
 from local_group.report import GroupReport
 
@@ -69,6 +70,8 @@ def _children(report: GroupReport) -> Table:
 
 
 def _print_gateway(gateway: Mapping[str, Any], console: Console) -> None:
+    if line := leading_line(gateway):
+        console.print(Text.assemble((" gateway ", "bold"), line))
     peers = _rows(gateway.get("peers"))
     if peers:
         table = Table("peer", "address", "state", "breaker", "heard", "views", "reason", box=None)
@@ -98,7 +101,7 @@ def _print_gateway(gateway: Mapping[str, Any], console: Console) -> None:
         console.print(table)
     for key, value in gateway.items():
         text = _text(value)
-        if key not in ("peers", "refused", "problems") and text:
+        if key not in ("peers", "refused", "problems", "leading") and text:
             console.print(Text.assemble((f" {key} ", "bold"), text))
     problems = gateway.get("problems")
     for problem in problems if isinstance(problems, list) else ():

@@ -19,11 +19,11 @@ from federation.counters import counters
 from federation.following.copying import Copying, Step
 from federation.following.leader import FOLLOW_METHOD
 from federation.following.outgoing import Outgoing
-from local_group.config import MIB
 from federation.peers.feed import BLOCKS_PER_MESSAGE
 from federation.timeouts import timeout
 from federation.transfer.handover import REPORT_METHOD
 from federation.trust.credentials import EngineCredentials
+from local_group.config import MIB
 from local_group.coordination.base import Leader
 from local_group.journal import Entry, JournalError
 from local_group.ledger import Ledger

@@ -252,8 +252,9 @@ async def test_a_leader_that_cannot_be_reached_is_a_problem_after_a_while(
     bench.a.address = "unix:/nowhere/gateway.sock"
     bench.lead(bench.a)
     await wait_for_async(lambda: bench.b.problems, 5, "the problem")
-    assert "the leader a cannot be followed: its socket /nowhere/gateway.sock is not on this host" in (
-        bench.b.problems[0]
+    assert (
+        "the leader a cannot be followed: its socket /nowhere/gateway.sock is not on this host"
+        in (bench.b.problems[0])
     )
     bench.a.address = "127.0.0.1:1"
     await wait_for_async(lambda: "needs mTLS" in str(state(bench.b)["error"]), 5, "the reason")
@@ -265,9 +266,7 @@ async def test_a_follower_that_asks_anew_takes_the_place_of_its_stream(bench: Be
     bench.b.follower._attempt.cancel()  # type: ignore[union-attr]
     async with grpc.aio.insecure_channel(bench.a.address) as channel:
         request = group_pb2.FollowRequest(member="b", epoch=1)
-        calls = [
-            channel.unary_stream(FOLLOW_METHOD)(request.SerializeToString()) for _ in range(2)
-        ]
+        calls = [channel.unary_stream(FOLLOW_METHOD)(request.SerializeToString()) for _ in range(2)]
         assert await calls[1].read() is not grpc.aio.EOF
         await wait_for_async(lambda: bench.a.group.followers == ["b"], 5, "one stream")
         for call in calls:
@@ -279,7 +278,7 @@ async def test_only_so_many_follow_and_only_the_groups_own(bench: Bench) -> None
     await wait_for_async(lambda: bench.a.group.followers == ["b"], 5, "its stream")
     guarded = bench.a.group.only_for(lambda context: False)
 
-    class Refused(Exception):
+    class RefusedError(Exception):
         pass
 
     class Context:
@@ -287,11 +286,11 @@ async def test_only_so_many_follow_and_only_the_groups_own(bench: Bench) -> None
 
         async def abort(self, code: grpc.StatusCode, why: str) -> None:
             self.code = code
-            raise Refused(why)
+            raise RefusedError(why)
 
     async def refused(service: GroupService, raw: bytes) -> grpc.StatusCode | None:
         context = Context()
-        with pytest.raises(Refused):
+        with pytest.raises(RefusedError):
             await service.follow(raw, context)
         return context.code
 
