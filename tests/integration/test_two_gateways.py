@@ -69,7 +69,7 @@ class East(Federation):
         """East's, as west knows it; nothing of it may ever be doubted."""
         east = self.peer("west", "east")
         assert east["quarantine"] is None, east["quarantine"]
-        assert east["rejected"] == 0, "a statement of an older term was heard after a newer one"
+        assert east["rejected"] == {}, "a statement of an older term was heard after a newer one"
         return int(str(east["version"]).partition(".")[0])
 
 
