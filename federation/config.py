@@ -50,8 +50,9 @@ class GatewayConfig(BaseModel):
     """Address (IPv4 or host name) for peers, at port `port_base + 2`, mTLS only. The default keeps other
     hosts out."""
     engines_tcp: bool = False
-    """Also serve engines of other hosts of the group, at `host` and port `port_base + 3`, with mTLS by
-    the group's own CA. It needs `peering`, whose credentials folder has the certificate."""
+    """Also serve engines, and gateways, of other hosts of the group, at `host` and port `port_base + 3`, with
+    mTLS by the group's own CA. It needs `peering`, whose credentials folder has the certificate. Where the
+    group has places on several hosts, all of them need it."""
     peering: Annotated[Path, BeforeValidator(resolve_path)] | None = None
     """The group's `peering.toml`, relative to this file; without it the group runs alone."""
 
