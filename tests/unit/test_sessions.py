@@ -15,6 +15,7 @@ from federation.errors import PeerError
 from federation.identity import Fingerprint
 from federation.peering import Sharing
 from federation.peers.sessions import HELLO_INTERVALS, Sessions
+from federation.peers.side import PeerSide
 from federation.trust.handshakes import RefusalLog
 from gossip.events import (
     Event,
@@ -315,3 +316,20 @@ async def test_who_does_not_lead_any_more_is_silent_before_it_says_anything() ->
     bench.sessions.answer()
     assert bench.gossip.silenced
     await bench.sessions.close()
+
+
+async def test_a_thawed_gateway_answers_no_hello_for_its_group() -> None:
+    """Its term was over before anything could tell it so."""
+    bench = Bench()
+    said = peer_pb2.HelloReply(statement=peer_pb2.SignedStatement(body=b"of the term that was"))
+
+    class Greeting:
+        @property
+        def message(self) -> peer_pb2.HelloReply | None:
+            return None if bench.gossip.silenced else said
+
+    bench.gossip.greeting = Greeting  # type: ignore[attr-defined]
+    side = PeerSide(None, bench.gossip, bench.sessions, None)  # type: ignore[arg-type]
+    assert side.greeting() == said
+    bench.leads = False
+    assert side.greeting() == peer_pb2.HelloReply(silent=True)
