@@ -26,12 +26,15 @@ from local_group.ports import check_free, listeners, mooncake_ports
 from local_group.process_errors import AdminError, AlreadyRunning, GroupError
 from local_group.processes import Supervisor, kill_leftovers
 from local_group.state import (
+    PROBLEM_CHARS_MAX,
+    ChildState,
     GroupLock,
     GroupState,
     ProcessId,
     clear_state,
     leftovers,
     read_state,
+    write_state,
 )
 
 START_TIMEOUT_S = 60.0
@@ -106,7 +109,7 @@ async def run_group(
         async def run() -> None:
             until = time.monotonic() + timeout
             if config.master.address is not None:
-                await await_master(config, timeout, progress)
+                await _await_elsewhere(config, state, timeout, progress)
             on_started(await supervisor.start(until - time.monotonic()))
             await supervisor.failed()
 
@@ -118,6 +121,28 @@ async def run_group(
             clear_state(config.state_file)
     finally:
         lock.release()
+
+
+async def _await_elsewhere(
+    config: GroupConfig,
+    state: GroupState,
+    timeout: float,
+    progress: Callable[[Progress], None],
+) -> None:
+    """Waits for a master elsewhere; until it serves, `status` shows what it lacks, as of a child of ours.
+
+    Raises:
+        NotReady: see `await_master`.
+    """
+
+    def tell(event: Progress) -> None:
+        state.children["master"] = ChildState(problem=event.detail[:PROBLEM_CHARS_MAX])
+        with contextlib.suppress(OSError):  # the supervisor tells of that, when it writes
+            write_state(config.state_file, state)
+        progress(event)
+
+    await await_master(config, timeout, tell)
+    state.children.pop("master", None)
 
 
 @dataclass(frozen=True)

@@ -53,7 +53,10 @@ def test_a_second_place_waits_for_the_master_joins_its_pool_and_leaves_it(
         assert up.stdout is not None
         line = up.stdout.readline()
         assert line.startswith(f"master: waiting, at {address}, for its admin HTTP to answer"), line
-        assert second.processes().keys() <= {"supervisor"}
+        assert second.processes() == {}
+        status = moonmesh("status", "-c", path)
+        assert 'group "east" is starting' in status.stdout
+        assert f"master is waiting: at {address}, for its admin HTTP to answer" in status.stdout
         first.up()
         lines = []
         for line in up.stdout:
