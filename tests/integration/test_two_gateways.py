@@ -78,6 +78,7 @@ def east(tmp_path_factory: pytest.TempPathFactory) -> Iterator[East]:
     with East(
         tmp_path_factory.mktemp("two"),
         dram="32 MiB",
+        gateway={"engines_tcp": True},  # a follower comes by mTLS, as from another host
         places={SECOND: "east"},
         own={"east": {"coordination": {"backend": "etcd"}}, SECOND: {"stores": {"count": 0}}},
     ) as made:

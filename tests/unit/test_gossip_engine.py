@@ -431,7 +431,7 @@ def test_a_gateway_without_a_term_is_silent_from_its_start() -> None:
     for second in range(20):
         east.tick(float(second))
         assert east.outbox() == []
-        assert east.reply_to(peer_pb2.HelloRequest()) == peer_pb2.HelloReply()
+        assert east.reply_to(peer_pb2.HelloRequest()) == peer_pb2.HelloReply(silent=True)
     assert not east.view(20.0).speaking
     east.lead(4, bytes(16), 20.0)
     assert hello(east, "west").HasField("statement")
