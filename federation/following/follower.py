@@ -151,11 +151,12 @@ class Follower:
 
     def _ended(self, why: str) -> None:
         now = time.monotonic()
-        self._error = why
+        known, self._error = self._error == why, why
         if self._leader is None:  # nobody leads: that is a problem of coordination, and told as one
             self._trouble_since = None
             return
-        log.info("following %s: %s", self._leader.member, why)
+        if not known:
+            log.info("following %s: %s", self._leader.member, why)
         counters.add("moonmesh_follow_errors_total")
         if self._trouble_since is None:
             self._trouble_since = now

@@ -14,7 +14,6 @@ from typing import Any
 import psutil
 import pytest
 
-from local_group.coordination.lease import MARGIN
 from tests.support.federation import Federation, read, write
 from tests.support.groups import moonmesh
 from tests.support.wait import wait_for
@@ -143,7 +142,7 @@ def test_a_place_that_dies_is_replaced_within_a_lease_and_two_seconds(east: East
     wait_for(lambda: east.role(FIRST) == "leader", 10, "the first place to lead")
     took = time.monotonic() - killed
     print(f"another leads {took:.2f} s after the kill")
-    assert LEASE_S * (1 - MARGIN) - 1 < took < LEASE_S + 2
+    assert took < LEASE_S + 2
     wait_for(lambda: east.epoch_at_west() == epoch + 1, 5, "west to hear it")
     east.pulls("west", keys_of("before the end"))
     write(east.engines[FIRST], keys_of("after the end"))
