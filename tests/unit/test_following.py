@@ -191,6 +191,22 @@ async def test_a_follower_has_what_the_leader_has_and_tells_what_it_is_told(benc
     assert bench.b.listings == 1, "one a snapshot"
 
 
+async def test_what_came_from_a_peer_is_not_told_as_our_own(bench: Bench) -> None:
+    pulled = Entry(FP, "pulled", 8, b"d" * 16, "west", 3, 1)
+    bench.lead(bench.a)
+    await copied(bench.b)
+    await bench.b.ledger.announce([pulled])
+    await bench.b.write("pulled", "ours")  # an engine writes back what it was given
+    await copied(bench.a, "ours")
+    assert bench.b.keys() == {"pulled", "ours"}
+    held = bench.b.holdings.get(FP, "pulled")
+    assert held is not None
+    assert held.origin == "west"
+    bench.lead(bench.b)
+    await copied(bench.a, "ours", "pulled")
+    assert bench.a.ledger.remembered == 1, "whose it is, the next leader knows"
+
+
 async def test_the_copy_is_on_disk(bench: Bench, tmp_path: Path) -> None:
     bench.lead(bench.a)
     await bench.a.write("x")
