@@ -31,6 +31,8 @@ __all__ = ["GatewayConfig", "GroupFile", "Limits", "load_group"]
 
 PEERS_MAX = 63
 """Peers of one group: the hellos of a full mesh grow with the square of the groups."""
+GATEWAYS_MAX = 4
+"""Gateways of one group: each is greeted by every gateway of every peer, each hello interval."""
 NAMESPACES_MAX = 256
 """Namespaces of one group: each costs a log, a subscription per peer and a row in `status`."""
 
@@ -48,8 +50,9 @@ class GatewayConfig(BaseModel):
     """Address (IPv4 or host name) for peers, at port `port_base + 2`, mTLS only. The default keeps other
     hosts out."""
     engines_tcp: bool = False
-    """Also serve engines of other hosts of the group, at `host` and port `port_base + 3`, with mTLS by
-    the group's own CA. It needs `peering`, whose credentials folder has the certificate."""
+    """Also serve engines, and gateways, of other hosts of the group, at `host` and port `port_base + 3`, with
+    mTLS by the group's own CA. It needs `peering`, whose credentials folder has the certificate. Where the
+    group has places on several hosts, all of them need it."""
     peering: Annotated[Path, BeforeValidator(resolve_path)] | None = None
     """The group's `peering.toml`, relative to this file; without it the group runs alone."""
 
@@ -103,6 +106,25 @@ class GroupFile(GroupConfig):
                 f"{master.lease_ttl_ms}: what an engine was told exists must stay for a lease"
             )
         return value
+
+    @model_validator(mode="after")
+    def _one_coordination(self) -> GroupFile:
+        settings = self.coordination
+        if self.master.address is None or not self.gateway.enabled:
+            return self
+        if settings.backend == "file" and settings.file_folder is None:
+            raise ValueError(
+                "master.address makes this a further place of its group, and its gateway would lead "
+                'beside that of the first place: set coordination.backend to what all share ("etcd" '
+                'or "raft"; on one host "file" with the same file_folder), or gateway.enabled = false'
+            )
+        if settings.managed_etcd:
+            raise ValueError(
+                "master.address makes this a further place of its group, and a managed etcd would be "
+                "its own: name that of the first place in coordination.etcd_endpoints (its host and "
+                "port_base + 4)"
+            )
+        return self
 
     @property
     def trace_dir(self) -> Path:

@@ -18,6 +18,7 @@ from federation.peers.service import OVERSIZE_READ_FACTOR, PeerService
 from federation.trust.credentials import EngineCredentials, TlsIdentity
 
 if TYPE_CHECKING:
+    from federation.following.leader import GroupService
     from federation.transfer.handover import EngineService
 
 STOP_SECONDS = 2.0
@@ -61,14 +62,14 @@ class Endpoints:
         await self._start(server, address, tls.server_credentials())
 
     async def serve_engines(
-        self, config: GroupFile, service: EngineService, admin: AdminService
+        self, config: GroupFile, service: EngineService, group: GroupService, admin: AdminService
     ) -> None:
-        """Listens for engines and the command line on this host.
+        """Listens for engines, followers and the command line on this host.
 
         Raises:
             MoonmeshError: the socket cannot be had.
         """
-        server = self._engine_server(config, service)
+        server = self._engine_server(config, service, group)
         server.add_generic_rpc_handlers((admin.handlers(),))
         # Until `ready`: a new servicer says SERVING.
         await self._health.set("", health_pb2.HealthCheckResponse.NOT_SERVING)
@@ -84,16 +85,23 @@ class Endpoints:
             os.umask(before)
 
     async def serve_remote_engines(
-        self, config: GroupFile, service: EngineService, credentials: EngineCredentials
+        self,
+        config: GroupFile,
+        service: EngineService,
+        group: GroupService,
+        credentials: EngineCredentials,
     ) -> None:
-        """Listens for engines on other hosts of the group.
+        """Listens for engines and followers on other hosts of the group.
 
         Raises:
             MoonmeshError: the address cannot be had.
         """
-        guarded = service.only_for(lambda context: credentials.is_engine(context.auth_context()))
+
+        def inside(context: Any) -> bool:
+            return credentials.is_engine(context.auth_context())
+
         address = f"{config.host}:{config.ports.engines_tcp}"
-        server = self._engine_server(config, guarded)
+        server = self._engine_server(config, service.only_for(inside), group.only_for(inside))
         await self._start(server, address, credentials.server_credentials())
 
     async def ready(self) -> None:
@@ -108,7 +116,9 @@ class Endpoints:
         """Closes all servers; calls under way have a grace of `STOP_SECONDS`."""
         await asyncio.gather(*(server.stop(STOP_SECONDS) for server in self._servers))
 
-    def _engine_server(self, config: GroupFile, service: EngineService) -> grpc.aio.Server:
+    def _engine_server(
+        self, config: GroupFile, service: EngineService, group: GroupService
+    ) -> grpc.aio.Server:
         limit = config.limits.control_message_bytes_max
         server = grpc.aio.server(
             options=[
@@ -117,7 +127,7 @@ class Endpoints:
                 ("grpc.max_receive_message_length", limit),
             ]
         )
-        server.add_generic_rpc_handlers((service.handlers(),))
+        server.add_generic_rpc_handlers((service.handlers(), group.handlers()))
         return server
 
     async def _start(

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import os
 import random
 import signal
 import time
-from collections.abc import Callable, Coroutine
-from typing import Any
+from collections.abc import Coroutine, Sequence
+from typing import Any, Literal
 
 from federation.admin_service import AdminService
 from federation.config import GroupFile
 from federation.endpoints import Endpoints
-from federation.identity import Fingerprint, stored_key
+from federation.following.follower import Follower
+from federation.following.leader import GroupService
+from federation.following.outgoing import Outgoing
 from federation.leading import Leading
 from federation.limits.guards import make_guards
+from federation.listings import Listings
 from federation.local_store import ADMIN_SECONDS, connect_store
 from federation.peering import Membership
 from federation.peers.child import ServingProcess
@@ -28,20 +30,19 @@ from federation.peers.side import PeerSide, peer_side
 from federation.peers.spawn import Spawner
 from federation.purge import Purge
 from federation.status import Problems, StatusReport
-from federation.timeouts import timeout, unless
+from federation.timeouts import unless
 from federation.transfer.admission import Admission
 from federation.transfer.handover import EngineService
 from federation.transfer.puller import Puller
 from federation.transfer.staging import Staging
-from federation.trust.credentials import load_engine_credentials
+from federation.trust.credentials import EngineCredentials, load_engine_credentials
 from federation.trust.handshakes import RefusalLog, StderrWatch
 from gossip.statement import Allowance, Health
 from local_group.admin import AdminClient
 from local_group.breaker import BreakerState
 from local_group.holdings import Change, Holdings
-from local_group.journal import Journal
+from local_group.journal import Entry, Journal
 from local_group.ledger import Ledger
-from local_group.process_errors import AdminError
 from local_group.store import StoreClient
 
 log = logging.getLogger("moonmesh.gateway")
@@ -74,17 +75,21 @@ class Gateway:
         self._problems = Problems()
         self._background: list[asyncio.Task[None]] = []
         self._peers: PeerSide | None = None
-        exported = member.sharing.all_exported if member else frozenset()
+        self._exported = member.sharing.all_exported if member else frozenset()
+        self._shared = self._exported | (member.sharing.all_imported if member else frozenset())
+        self._leading = Leading(config, self._problem)
         self._holdings = Holdings(
             blocks_max=config.limits.holdings_blocks,
             hop_limit=config.limits.hop_limit,
             on_change=self._moved,
             on_amended=self._moved,
+            on_hidden=lambda change: self._group.take(change),
         )
-        self._feed = Feed(self._holdings, exported)
+        self._feed = Feed(self._holdings, self._exported)
+        self._group = GroupService(self._holdings, self._shared, self._leading)
+        self._follower: Follower | None = None
         self._serving: ServingProcess | None = None
         self._lost = asyncio.Event()
-        self._leading = Leading(config)
         self._load = LoadMeter()
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -97,9 +102,9 @@ class Gateway:
         leading = self._leading
         with StderrWatch(self._refusals):
             try:
-                if not await unless(stop, leading.begin()):
+                if not await unless(stop, leading.start()):
                     return
-                epoch = leading.epoch
+                epoch = leading.epoch if leading.valid() else None
                 if self._member and self._spawner:
                     self._peers = self._peer_side(self._member, epoch)
                     serving = self._serving_process(self._member, self._spawner, self._peers)
@@ -110,7 +115,7 @@ class Gateway:
                     return
                 admin = AdminClient(config.admin_url, ADMIN_SECONDS)
                 try:
-                    await self._serve(stop, epoch, store, admin)
+                    await self._serve(stop, store, admin)
                 finally:
                     await admin.close()
                     await asyncio.to_thread(store.close)
@@ -119,15 +124,15 @@ class Gateway:
                     await serving.close()
                 await leading.end()
 
-    async def _serve(
-        self, stop: asyncio.Event, epoch: int, store: StoreClient, admin: AdminClient
-    ) -> None:
+    async def _serve(self, stop: asyncio.Event, store: StoreClient, admin: AdminClient) -> None:
         config, limits, member = self._config, self._limits, self._member
-        peers, serving = self._peers, self._serving
-        exported = member.sharing.all_exported if member else frozenset()
-        imported = member.sharing.all_imported if member else frozenset()
-        holdings = self._holdings
-        ledger = Ledger(holdings, Journal(config.journal_dir, limits.journal_bytes_max))
+        peers, serving, holdings = self._peers, self._serving, self._holdings
+        journal = Journal(config.journal_dir, limits.journal_bytes_max)
+        ledger = Ledger(holdings, journal, self._wrote)
+        listings = Listings(ledger, admin, limits, self._problem)
+        inner = self._inner_credentials("server")
+        if member:
+            self._follower = self._make_follower(ledger, listings)
         staging = Staging(
             bytes_max=limits.staging_bytes,
             hold=limits.staging_hold_ms / 1000,
@@ -148,8 +153,8 @@ class Gateway:
         engines = EngineService(
             group=config.name,
             known=(e.fingerprint() for e in config.namespaces.values()),
-            namespaces=exported | imported,
-            exported=exported,
+            namespaces=self._shared,
+            exported=self._exported,
             ledger=ledger,
             puller=puller,
             touch=peers.sessions.touch if peers else lambda fingerprint: None,
@@ -158,7 +163,9 @@ class Gateway:
         )
         report = StatusReport(
             config=config,
-            epoch=epoch,
+            leading=self._leading,
+            group=self._group,
+            follower=self._follower,
             store=store,
             holdings=holdings,
             staging=staging,
@@ -169,6 +176,7 @@ class Gateway:
                 "foreign_blocks": lambda: ledger.remembered,
                 "feed_blocks": lambda: self._feed.waiting,
                 "pulls": lambda: puller.waiting,
+                "followers_blocks": lambda: self._group.waiting,
             },
             problems=self._problems,
             refusals=self._refusals,
@@ -179,29 +187,30 @@ class Gateway:
         admin_service = AdminService(report.document, purge, peers)
         endpoints = Endpoints()
         try:
-            await self._restore(ledger, admin)
+            await listings.restore()
             if serving:
                 serving.begin()
-            await endpoints.serve_engines(config, engines, admin_service)
-            if config.gateway.engines_tcp and member:
-                folder = member.peering.own.credentials
-                inner = load_engine_credentials(folder, config.name, "server")
-                await endpoints.serve_remote_engines(config, engines, inner)
+            await endpoints.serve_engines(config, engines, self._group, admin_service)
+            if inner:
+                await endpoints.serve_remote_engines(config, engines, self._group, inner)
             self._start(admission.run())
             self._start(self._housekeeping(staging, store))
-            self._start(self._relist(holdings, admin))
+            self._start(listings.run(self._lost))
             if serving and peers:
                 if not await unless(stop, serving.listening()):
                     return
                 self._start(serving.failed())
                 self._say_how_we_are(store)  # the first that peers hear is that we are well
                 self._start(peers.sessions.run())
-                self._start(self._lead_again(peers))
+            self._start(self._leading.run(self._lead, self._follow))
+            if self._follower:
+                self._start(self._follower.run())
             await endpoints.ready()
-            log.info("group %s serves in epoch %d", config.name, epoch)
+            log.info("group %s serves: %s", config.name, self._leading.role)
             await stop.wait()
         finally:
             await endpoints.not_ready()
+            self._group.close()
             for task in self._background:
                 task.cancel()
             await asyncio.gather(*self._background, return_exceptions=True)
@@ -213,7 +222,7 @@ class Gateway:
 
     # Parts
 
-    def _peer_side(self, member: Membership, epoch: int) -> PeerSide:
+    def _peer_side(self, member: Membership, epoch: int | None) -> PeerSide:
         return peer_side(
             self._config,
             member,
@@ -239,37 +248,29 @@ class Gateway:
             on_problem=self._problem,
         )
 
+    def _make_follower(self, ledger: Ledger, listings: Listings) -> Follower:
+        follower = Follower(
+            self._leading,
+            ledger,
+            Outgoing(),
+            self._shared,
+            self._limits,
+            list_blocks=listings.correct,
+            credentials=self._inner_credentials("client"),
+            on_problem=self._problem,
+        )
+        if not self._leading.valid():
+            follower.follow()
+        return follower
+
+    def _inner_credentials(self, side: Literal["server", "client"]) -> EngineCredentials | None:
+        """For what comes, or goes, to other hosts of the group; None where nothing does."""
+        if not self._config.gateway.engines_tcp or self._member is None:
+            return None
+        folder = self._member.peering.own.credentials
+        return load_engine_credentials(folder, self._config.name, side)
+
     # What happens by itself
-
-    async def _restore(self, ledger: Ledger, admin: AdminClient) -> None:
-        """Takes back what the last run knew, as far as Mooncake still has it."""
-        try:
-            keys = await admin.all_keys(self._limits.listing_bytes_max)
-            listed = _listed(keys)
-        except AdminError as error:
-            # Whose a block is must not be forgotten. That some may be gone costs a round trip each.
-            self._problem(f"no key listing at start, all of the journal is taken: {error}")
-            listed = lambda fingerprint, key: True  # noqa: E731
-        known = await ledger.load(listed)
-        log.info("%d blocks are known from the journal", known)
-
-    async def _relist(self, holdings: Holdings, admin: AdminClient) -> None:
-        """Corrects the holdings by listings, at their interval, and when serves show a great loss."""
-        interval = self._limits.listing_interval_ms / 1000
-        soonest = min(interval, self._limits.listing_soonest_ms / 1000)
-        while True:
-            await asyncio.sleep(soonest)
-            with contextlib.suppress(asyncio.TimeoutError):
-                async with timeout(interval - soonest):
-                    await self._lost.wait()
-            self._lost.clear()
-            began = time.monotonic()
-            try:
-                keys = await admin.all_keys(self._limits.listing_bytes_max)
-            except AdminError as error:
-                self._problem(f"no key listing: {error}")
-                continue
-            holdings.reconcile(_listed(keys), began)
 
     async def _housekeeping(self, staging: Staging, store: StoreClient) -> None:
         while True:
@@ -277,16 +278,20 @@ class Gateway:
             self._say_how_we_are(store)
             await asyncio.sleep(HOUSEKEEPING_SECONDS)
 
-    async def _lead_again(self, peers: PeerSide) -> None:
-        """Silent each time that its term is over, until it has another."""
-        while True:
-            await self._leading.lost()
-            self._problem(
-                f"epoch {self._leading.epoch} is over: silent until this gateway leads again"
-            )
-            peers.sessions.hurry()  # it notices, and is silent
-            await self._leading.begin()
-            peers.sessions.lead(self._leading.epoch)
+    def _lead(self, epoch: int) -> None:
+        log.info("leads in epoch %d", epoch)
+        if self._follower:
+            self._follower.rest()
+        if self._peers:
+            self._peers.sessions.lead(epoch)
+
+    def _follow(self, epoch: int) -> None:
+        self._problem(f"epoch {epoch} is over: silent until this gateway leads again")
+        self._group.rest()
+        if self._peers:
+            self._peers.sessions.hurry()  # it notices, and is silent
+        if self._follower:
+            self._follower.follow()
 
     # Small wiring
 
@@ -308,7 +313,12 @@ class Gateway:
 
     def _moved(self, change: Change) -> None:
         self._feed.take(change)
+        self._group.take(change)
         self._tell_serving()
+
+    def _wrote(self, entries: Sequence[Entry]) -> None:
+        if self._follower is not None:
+            self._follower.wrote(entries)
 
     def _tell_serving(self) -> None:
         if self._serving is not None:
@@ -342,7 +352,3 @@ def _die_with(task: asyncio.Task[None]) -> None:
     if not task.cancelled() and (error := task.exception()) is not None:
         log.critical("a part of the gateway failed", exc_info=error)
         os.kill(os.getpid(), signal.SIGTERM)
-
-
-def _listed(keys: set[str]) -> Callable[[bytes, str], bool]:
-    return lambda fingerprint, key: stored_key(Fingerprint(fingerprint), key) in keys

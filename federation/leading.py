@@ -1,63 +1,101 @@
-"""The gateway's term: it leads before it speaks, and when its term is over it says nothing more.
+"""The gateway's terms: it speaks for its group only while it leads, and leads again when it can.
 
-What a gateway without a term may do it goes on with: it serves engines, pulls from peers, and answers them
-what it has said already. Peers hear nothing new of this group, so after some seconds they pull nothing from
-it.
+What a gateway without a term may do it does as before: it serves engines, pulls from peers, and answers
+their pulls. Of its group they hear from the gateway that leads; where none does, nothing new, so after some
+seconds they pull nothing from it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 
 from federation.config import GroupFile
-from local_group.coordination.base import Coordination, Term
+from federation.counters import counters
+from local_group.coordination.base import Coordination, Leader, Term
 from local_group.coordination.connect import connect_coordination
+from local_group.process_errors import CoordinationError, Fenced
 
 log = logging.getLogger("moonmesh.gateway")
 
-SAY_AFTER_S = 1.0
-"""Seconds after which a gateway says that it waits for its term; it takes some ms otherwise."""
+FIRST_TERM_S = 1.0
+"""Seconds for which a start waits for the first term: it takes some ms where no other gateway leads. After
+that the gateway is ready all the same, as a follower."""
+AGAIN_S = 5.0
+"""Seconds after which a gateway that cannot lead, as it found out while it ran, tries again."""
 
 
 class Leading:
-    """The terms of one gateway process, one after the other."""
+    """The terms of one gateway process, one after the other.
 
-    def __init__(self, config: GroupFile) -> None:
-        name = f"{config.host}:{config.ports.peers}"
+    Args:
+        on_problem: told what an operator has to know.
+    """
+
+    def __init__(self, config: GroupFile, on_problem: Callable[[str], None]) -> None:
+        self.member = f"{config.host}:{config.ports.peers}"
+        """What this gateway is called among those of its group."""
+        self._on_problem = on_problem
         self._coordination: Coordination = connect_coordination(
-            config, name, f"unix:{config.gateway_socket}"
+            config, self.member, address_for_followers(config)
         )
         self._term: Term | None = None
+        self._campaign: asyncio.Task[Term] | None = None
         self._raising = asyncio.Lock()
+        self._known: Leader | None = None
 
     @property
     def epoch(self) -> int:
-        """Of the term."""
-        assert self._term is not None
-        return self._term.epoch
+        """Of the term, or of the last one that this process had; 0 before the first."""
+        return self._term.epoch if self._term is not None else 0
 
     def valid(self) -> bool:
         """May this gateway speak, at this moment?"""
         return self._term is not None and self._term.valid()
 
-    async def begin(self) -> None:
-        """Waits until this gateway leads, for the first time or again.
+    @property
+    def role(self) -> str:
+        """For people."""
+        if self.valid():
+            return f"leads in epoch {self.epoch}"
+        return "follows" if self._known else "waits for a leader"
+
+    async def start(self) -> None:
+        """Begins to campaign; returns once it leads, or after `FIRST_TERM_S`.
 
         Raises:
-            CoordinationError: it never can.
+            CoordinationError: it can never lead.
         """
-        if self._term is None:
-            await self._coordination.start()
-        campaign = asyncio.create_task(self._coordination.campaign())
-        try:
-            await asyncio.wait({campaign}, timeout=SAY_AFTER_S)
-            if not campaign.done():
-                log.info("waiting for the term: another gateway leads, or coordination is gone")
-            self._term = await campaign
-        finally:
-            campaign.cancel()
-            await asyncio.gather(campaign, return_exceptions=True)
+        await self._coordination.start()
+        campaign = self._stand()
+        await asyncio.wait({campaign}, timeout=FIRST_TERM_S)
+        if not campaign.done():
+            log.info("waiting for the term: another gateway leads, or coordination is gone")
+            return
+        self._won(campaign.result())
+
+    async def run(self, lead: Callable[[int], None], follow: Callable[[int], None]) -> None:
+        """Goes on campaigning and leading, until it is cancelled; after `start`.
+
+        Args:
+            lead: called when a term begins, but for one that was there after `start`; gets its epoch.
+            follow: called when a term is over; gets its epoch.
+        """
+        while True:
+            if self._campaign is not None:
+                try:
+                    self._won(await asyncio.shield(self._campaign))
+                except CoordinationError as error:
+                    # What it serves does not need a term, so it goes on.
+                    self._on_problem(f"this gateway cannot lead: {error}")
+                    await asyncio.sleep(AGAIN_S)
+                    self._stand()
+                    continue
+                lead(self.epoch)
+            await self.lost()
+            follow(self.epoch)
+            self._stand()
 
     async def lost(self) -> None:
         """Returns once the term is over, and no other one of this gateway has followed it."""
@@ -75,13 +113,56 @@ class Leading:
         Raises:
             CoordinationError: it does not lead, or the epoch cannot be stored.
         """
-        assert self._term is not None
         async with self._raising:
+            if self._term is None or not self._term.valid():
+                raise Fenced("this gateway does not lead its group")
             self._term = await self._coordination.above(self._term, floor)
             return self._term.epoch
 
+    async def leader(self) -> Leader | None:
+        """Who leads, as far as is known; None also for one whose term is older than another known one."""
+        try:
+            found = await self._coordination.leader()
+        except CoordinationError:
+            return None
+        if found is None or found.epoch < self.newest:
+            return None
+        self._known = found
+        return found
+
+    @property
+    def newest(self) -> int:
+        """The newest epoch of this group that this gateway knows of; 0 before the first."""
+        return max(self.epoch, self._known.epoch if self._known else 0)
+
+    @property
+    def known(self) -> Leader | None:
+        """The leader of the newest term that `leader` has found."""
+        return self._known
+
     async def end(self) -> None:
         """Gives up the term, if there is one."""
+        if self._campaign is not None:
+            self._campaign.cancel()
+            await asyncio.gather(self._campaign, return_exceptions=True)
+            if not self._campaign.cancelled() and self._campaign.exception() is None:
+                self._term = self._campaign.result()  # won in the very moment
         if self._term is not None:
             await self._coordination.resign(self._term)
         await self._coordination.close()
+
+    def _stand(self) -> asyncio.Task[Term]:
+        self._campaign = asyncio.create_task(self._coordination.campaign(self.epoch))
+        return self._campaign
+
+    def _won(self, term: Term) -> None:
+        self._campaign = None
+        self._term = term
+        counters.add("moonmesh_terms_total")
+
+
+def address_for_followers(config: GroupFile) -> str:
+    """Where other gateways of the group reach this one while it leads."""
+    if config.gateway.engines_tcp:
+        return f"{config.host}:{config.ports.engines_tcp}"
+    return f"unix:{config.gateway_socket}"

@@ -114,10 +114,10 @@ class Limits(BaseModel):
     needs 192 MiB, its own `bounce_bytes`, and 640 a block of `holdings_blocks`; the rest is what peers
     can make it use."""
     serving_descriptors: Annotated[int, _count(256, 1_048_576)] = 1024
-    """Descriptors (files and connections) open in that process: two connections a peer, 8 to each store,
-    40 of its own. What is left is no reservation: connections of strangers, who only connect, count as
-    well and can use all of it up. Peers then cannot connect anew until some of those end; engines, and
-    pulls of our own, go on."""
+    """Descriptors (files and connections) open in that process: two connections a gateway of a peer, 8 to
+    each store, 40 of its own. What is left is no reservation: connections of strangers, who only connect,
+    count as well and can use all of it up. Peers then cannot connect anew until some of those end; engines,
+    and pulls of our own, go on."""
     serving_nice: Annotated[int, _count(0, 19)] = 5
     """Steps of niceness of that process: where CPU is short, 5 leave it a third of what the gateway
     gets."""
@@ -191,8 +191,9 @@ class Limits(BaseModel):
     """Requests a second (pulls and catalog questions) to one peer, and from one. About what one core can
     answer."""
     peer_hellos_per_s: Annotated[int, _count(1, 10_000)] = 50
-    """Hellos a second from one peer, and to one: the most that `hello_interval_ms` allows is 20, and a
-    signature is checked for each."""
+    """Hellos a second from one peer, and to one: the most that `hello_interval_ms` allows is 20, twice that
+    while a peer's leader changes, and a signature is checked for each. One that goes to several gateways of
+    a peer is one."""
     peer_bytes_per_s: Annotated[int, _Bytes, _count(4 * MIB, 1024 * GIB)] = GIB
     """Bytes of blocks a second from one peer, and to one. A stream that is faster is slowed down. Set it
     to the share of your line that a peer may have."""

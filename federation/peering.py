@@ -20,11 +20,12 @@ from pydantic import (
     model_validator,
 )
 
-from federation.config import PEERS_MAX
+from federation.config import GATEWAYS_MAX, PEERS_MAX
 from federation.errors import ConfigError
 from federation.identity import Envelope, Fingerprint
 from federation.trust.keys import StatementKey
-from local_group.config import check_host, explain, read_toml, resolve_path
+from local_group.config import explain, read_toml, resolve_path
+from local_group.fields import check_address
 from local_group.toml import find_line
 
 if TYPE_CHECKING:
@@ -81,14 +82,9 @@ def check_label(value: str, what: str) -> str:
     return value
 
 
-def check_address(value: str) -> str:
-    """`value` if it is `host:port`, else ValueError."""
-    host, colon, port = value.rpartition(":")
-    if not colon:
-        raise ValueError(f'{value!r} has no port: write "host:port" (the peer\'s port_base + 2)')
-    if not (port.isascii() and port.isdigit() and 1 <= int(port) <= 65535):
-        raise ValueError(f"{value!r}: {port!r} is not a port in 1..65535")
-    return f"{check_host(host)}:{int(port)}"
+def check_peer_address(value: str) -> str:
+    """`value` if it can be the address of a peer's gateway, `host:port`, else ValueError."""
+    return check_address(value, "the peer's port_base + 2")
 
 
 class _Section(BaseModel):
@@ -116,6 +112,7 @@ class OwnConfig(_Section):
 
 
 _Names = Annotated[tuple[str, ...], Field(strict=False, max_length=NAMES_MAX)]
+_Addresses = Annotated[tuple[str, ...], Field(strict=False, max_length=GATEWAYS_MAX)]
 
 
 class PeerConfig(_Section):
@@ -123,8 +120,10 @@ class PeerConfig(_Section):
 
     name: str
     """What the peer calls itself: its certificate and its statements must say so too."""
-    address: str
-    """`host:port` of its gateway: the peer's `listen` and `port_base + 2`."""
+    address: str | None = None
+    """`host:port` of its gateway: the peer's `listen` and `port_base + 2`. This or `addresses`."""
+    addresses: _Addresses = ()
+    """`host:port` of each of its gateways, where it has several; at most 4. This or `address`."""
     key: Annotated[StatementKey, BeforeValidator(_parse_key)] | None = None
     """The key that signs its statements, `ed25519:BASE64`: nobody else can speak for it. This or
     `key_file`."""
@@ -144,8 +143,17 @@ class PeerConfig(_Section):
 
     @field_validator("address")
     @classmethod
-    def _good_address(cls, value: str) -> str:
-        return check_address(value)
+    def _good_address(cls, value: str | None) -> str | None:
+        return None if value is None else check_peer_address(value)
+
+    @field_validator("addresses")
+    @classmethod
+    def _good_addresses(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        found = tuple(map(check_peer_address, value))
+        lower = [address.lower() for address in found]
+        if twice := sorted({address for address in lower if lower.count(address) > 1}):
+            raise ValueError(f'"{twice[0]}" is listed twice: each gateway has its own')
+        return found
 
     @field_validator("exports", "imports")
     @classmethod
@@ -158,6 +166,17 @@ class PeerConfig(_Section):
         return value
 
     @model_validator(mode="after")
+    def _one_way_to_it(self) -> PeerConfig:
+        if self.address is None and not self.addresses:
+            raise ValueError(
+                f'peer "{self.name}" has no address: add address = "host:port" (its gateway\'s '
+                "listen and port_base + 2), or addresses = [...] of all its gateways"
+            )
+        if self.address is not None and self.addresses:
+            raise ValueError(f'peer "{self.name}" has both address and addresses: remove one')
+        return self
+
+    @model_validator(mode="after")
     def _one_key(self) -> PeerConfig:
         if self.key is None and self.key_file is None:
             raise ValueError(
@@ -167,6 +186,11 @@ class PeerConfig(_Section):
         if self.key is not None and self.key_file is not None:
             raise ValueError(f'peer "{self.name}" has both key and key_file: remove one')
         return self
+
+    @property
+    def gateways(self) -> tuple[str, ...]:
+        """`host:port` of each gateway of it, in the file's order: 1 to `GATEWAYS_MAX`."""
+        return self.addresses if self.address is None else (self.address,)
 
     @property
     def keys(self) -> tuple[StatementKey, ...]:
@@ -212,7 +236,9 @@ class Peering(_Section):
         if own is not None and any(peer.name == own.group for peer in value):
             problems.append(f'a peer is named "{own.group}", which is this group itself')
         problems += _twice("name", ((peer.name, peer.name) for peer in value))
-        problems += _twice("address", ((peer.address.lower(), peer.name) for peer in value))
+        problems += _twice(
+            "address", ((a.lower(), peer.name) for peer in value for a in peer.gateways)
+        )
         problems += _twice(
             "key", ((str(key), peer.name) for peer in value for key in set(peer.keys))
         )

@@ -95,6 +95,7 @@ class Serving:
             callers=self._setup.callers,
             config=gossip_config(self._config.limits),
             report=lambda: self._report(relay.queues),
+            hushed=self._hushed,
         )
         with StderrWatch(self._refusals):
             work = asyncio.create_task(self._serve(relay, stop))
@@ -102,6 +103,7 @@ class Serving:
                 asyncio.create_task(relay.listen()),
                 asyncio.create_task(relay.speak()),
                 asyncio.create_task(relay.tidy()),
+                asyncio.create_task(relay.watch()),
             ]
             try:
                 await asyncio.wait({work, *parts}, return_when=asyncio.FIRST_COMPLETED)
@@ -155,6 +157,10 @@ class Serving:
     def _moved(self, fingerprint: bytes) -> None:
         if self._service is not None:
             self._service.moved(fingerprint)
+
+    def _hushed(self) -> None:
+        if self._service is not None:
+            self._service.wake()
 
     def _report(self, queues: dict[str, int]) -> serving_pb2.ServingReport:
         stats = self._store.stats() if self._store is not None else None

@@ -11,6 +11,9 @@ from typing import Any
 from federation import telemetry
 from federation.config import GroupFile
 from federation.counters import Samples, counters
+from federation.following.follower import Follower
+from federation.following.leader import GroupService
+from federation.leading import Leading
 from federation.peers.child import ServingProcess
 from federation.peers.side import PeerSide
 from federation.transfer.puller import Puller
@@ -53,7 +56,9 @@ class StatusReport:
         self,
         *,
         config: GroupFile,
-        epoch: int,
+        leading: Leading,
+        group: GroupService,
+        follower: Follower | None,
         store: StoreClient,
         holdings: Holdings,
         staging: Staging,
@@ -65,7 +70,9 @@ class StatusReport:
         serving: ServingProcess | None,
     ) -> None:
         self._config = config
-        self._epoch = epoch
+        self._leading = leading
+        self._group = group
+        self._follower = follower
         self._store = store
         self._holdings = holdings
         self._staging = staging
@@ -87,7 +94,8 @@ class StatusReport:
         }
         return {
             "group": self._config.name,
-            "epoch": self._side.gossip.version.epoch if self._side else self._epoch,
+            "epoch": self._leading.newest,
+            "leading": self._leads(),
             "uptime_s": round(now - self._started_at, 3),
             "certificate_expires": (
                 self._side.member.credentials.not_after.isoformat() if self._side else None
@@ -121,6 +129,18 @@ class StatusReport:
             "counters": counters.snapshot(),
             "telemetry": telemetry.stats(),
             "problems": self._problems.list(),
+        }
+
+    def _leads(self) -> dict[str, Any]:
+        terms = self._leading
+        known = None if terms.valid() else terms.known
+        role = "leader" if terms.valid() else "follower"
+        return {
+            "role": role if self._side else "alone",
+            "member": terms.member,
+            "leader": None if known is None else asdict(known),
+            "followers": self._group.followers,
+            "following": self._follower.status() if self._follower else None,
         }
 
     def _gossip(self, now: float) -> dict[str, Any] | None:
@@ -157,6 +177,7 @@ class StatusReport:
                 {
                     "name": peer.name,
                     "address": link.address,
+                    "gateways": link.status(),
                     "state": peer.state.value,
                     "reason": link.reason,
                     "breaker": link.breaker_state(now),

@@ -56,8 +56,8 @@ class GossipEngine:
         key: signs this group's statements.
         peers: the public keys (one, or two while a peer changes its key) of each peer by name.
         epoch: this group's leader term, durable before this call: no two processes may ever speak
-            in one epoch.
-        boot_nonce: 16 random bytes, new for each start.
+            in one epoch. None for a gateway that does not lead: it listens, and is silent until `lead`.
+        boot_nonce: 16 random bytes, new for each term; not looked at without an epoch.
         config: intervals and limits.
         rng: chooses peers.
         now: monotonic seconds; never goes back between calls.
@@ -74,8 +74,8 @@ class GossipEngine:
         key: Signer,
         peers: Mapping[str, Iterable[Verifier]],
         *,
-        epoch: int,
-        boot_nonce: bytes,
+        epoch: int | None,
+        boot_nonce: bytes = b"",
         config: GossipConfig,
         rng: Random,
         now: float,
@@ -108,7 +108,9 @@ class GossipEngine:
         self._version = Version(0, 0)
         self._boot_nonce = b""
         self._greeting = Greeting(None)
-        self.lead(epoch, boot_nonce, now, wall_time_ms)
+        self._speaking = False
+        if epoch is not None:
+            self.lead(epoch, boot_nonce, now, wall_time_ms)
 
     def __repr__(self) -> str:
         states = ", ".join(f"{e.name}: {e.state.value}" for e in self._entries.values())
@@ -135,9 +137,11 @@ class GossipEngine:
 
     def silence(self) -> None:
         """Speaks no more, and listens still: this gateway does not lead its group, until `lead`."""
-        self._speaking = False
-        self._greeting = Greeting(None)
-        self._mail.clear()
+        if self._speaking:
+            self._speaking = False
+            self._greeting = Greeting(None)
+            self._exchange.end_term()
+        self._mail.clear()  # what there was to answer
 
     def set_health(self, health: Health, text: str = "") -> None:
         """What this group says of itself from now on; a change is told at the next tick."""
@@ -301,7 +305,7 @@ class GossipEngine:
 
     @property
     def version(self) -> Version:
-        """Of this group's newest statement."""
+        """Of the newest statement that was made here; 0.0 before the first."""
         return self._version
 
     @property

@@ -58,12 +58,16 @@ class Exchange:
         self.probes = Probes(config.probe_timeout * book.pace, config)
         self.rumours = Rumours(len(book.entries) + 1, config)
         self.own = OwnPast(config.lead_after * config.hello_interval)
-        self.boot_nonce = b""
+        self.boot_nonce = b""  # of our term; none while another gateway may speak for this group
 
     def start_term(self, boot_nonce: bytes) -> None:
         """We speak in a new epoch, above all that was proven to be ours."""
         self.own = OwnPast(self._config.lead_after * self._config.hello_interval)
         self.boot_nonce = boot_nonce
+
+    def end_term(self) -> None:
+        """Statements of this group that we have not made are no surprise from now on."""
+        self.start_term(b"")
 
     def tick(self, now: float) -> None:
         """Answers questions whose time is over."""
@@ -148,6 +152,8 @@ class Exchange:
             self.pass_on(origin)
 
     def _take_own(self, relayer: Entry, signed: Signed, now: float) -> None:
+        if not self.boot_nonce:
+            return
         ours = self._book.versions[self._book.group]
         said = signed.said()
         contested = said.version.epoch == ours.epoch and said.boot_nonce != self.boot_nonce
@@ -165,7 +171,7 @@ class Exchange:
         self._events.add(twin)
 
     def _claim(self, entry: Entry, version: Version) -> None:
-        if version > self._book.versions[self._book.group]:
+        if self.boot_nonce and version > self._book.versions[self._book.group]:
             self._events.add(self.own.claim(entry.name, version))
 
     # Whole vectors

@@ -22,7 +22,9 @@ class Greeting:
 
     def reply_to(self, hello: peer_pb2.HelloRequest) -> peer_pb2.HelloReply:
         """The answer, which is the caller's own: empty where the hello shows that it has the newest."""
+        if self.message is None:
+            return peer_pb2.HelloReply(silent=True)
         reply = peer_pb2.HelloReply()
-        if self.message is not None and self._version > (hello.have_epoch, hello.have_seq):
+        if self._version > (hello.have_epoch, hello.have_seq):
             reply.CopyFrom(self.message)
         return reply

@@ -7,16 +7,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field, ValidationError, ValidationInfo, field_validator
+from pydantic import (
+    BeforeValidator,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from local_group.coordination.config import CoordinationConfig
 from local_group.fields import (
     GIB,
     KIB,
     MIB,
+    PORT_MAX,
     Host,
     Section,
     Size,
+    check_address,
     check_host,
     parse_size,
     resolve_path,
@@ -110,25 +119,73 @@ class Ports:
 
 
 class MasterConfig(Section):
-    """`[master]`: the group's `mooncake_master`."""
+    """`[master]`: the group's `mooncake_master`. Here, or in another place of the group."""
 
+    address: str | None = None
+    """`host:port` of a master that runs elsewhere: the `host` and `port_base` of the place of this group
+    that starts it. None is started here then; what there is here joins that one's pool."""
+    admin_port: int | None = Field(default=None, ge=1, le=PORT_MAX)
+    """Port of the admin HTTP of the master at `address`; without it, the one after its RPC."""
     lease_ttl_ms: Annotated[int, Field(ge=100, le=3_600_000)] = 10_000
     """ms for which a get or an exists keeps a block from eviction. A transfer that takes longer
-    fails with -707; long leases pin a small pool. 10 s is Mooncake's own default."""
+    fails with -707; long leases pin a small pool. 10 s is Mooncake's own default. Of the master that is
+    started here: with `address` it is set where that one is started."""
+
+    @field_validator("address")
+    @classmethod
+    def _good_address(cls, value: str | None) -> str | None:
+        return None if value is None else check_address(value, "the master's port_base")
+
+    @model_validator(mode="after")
+    def _here_or_elsewhere(self) -> MasterConfig:
+        if self.address is None:
+            if self.admin_port is not None:
+                raise ValueError(
+                    "admin_port is of a master elsewhere, and there is no address: add it, or remove "
+                    "admin_port (a master that is started here has port_base + 1)"
+                )
+            return self
+        if "lease_ttl_ms" in self.model_fields_set:
+            raise ValueError(
+                f"lease_ttl_ms cannot be set together with address: the master at {self.address} has "
+                "its own from the group.toml that starts it; remove one of the two"
+            )
+        if self._admin(self.address) > PORT_MAX:
+            raise ValueError(
+                f"the port after {self.address} would be above {PORT_MAX}: set admin_port"
+            )
+        return self
+
+    @property
+    def admin_address(self) -> str | None:
+        """`host:port` of the admin HTTP of a master elsewhere; None if it is started here."""
+        if self.address is None:
+            return None
+        return f"{self.address.rpartition(':')[0]}:{self._admin(self.address)}"
+
+    def _admin(self, address: str) -> int:
+        return self.admin_port or int(address.rpartition(":")[2]) + 1
 
 
 class StoresConfig(Section):
     """`[stores]`: the group's store services, which hold the blocks."""
 
-    count: Annotated[int, Field(ge=1, le=STORES_MAX)] = 1
-    """Stores, one process each: a store that dies loses its own blocks and no other's."""
-    dram: Size
+    count: Annotated[int, Field(ge=0, le=STORES_MAX)] = 1
+    """Stores, one process each: a store that dies loses its own blocks and no other's. 0 only beside a
+    master that runs elsewhere (`master.address`)."""
+    dram: Annotated[Size, Field(validate_default=True)] = 0
     """Bytes of memory that each store gives to the pool: at least 16 MiB (Mooncake refuses less), at
-    most 16 TiB (more is a wrong unit)."""
+    most 16 TiB (more is a wrong unit). Required, unless `count` is 0."""
 
     @field_validator("dram")
     @classmethod
-    def _enough(cls, value: int) -> int:
+    def _enough(cls, value: int, info: ValidationInfo) -> int:
+        if value == 0:
+            if info.data.get("count") == 0:
+                return value
+            raise ValueError(
+                'is missing: add it, the memory that each store gives to the pool, such as "1 GiB"'
+            )
         if value < DRAM_MIN:
             raise ValueError(
                 f"{value} bytes are too few: Mooncake refuses stores below 16 MiB (with -600); "
@@ -196,11 +253,6 @@ class GroupPlace(Section):
         """Where the provenance of pulled blocks is journalled."""
         return self.data_dir / "journal"
 
-    @property
-    def coordination_dir(self) -> Path:
-        """Where the durable epoch is kept, and what a managed etcd or a member of Raft stores."""
-        return self.data_dir / "coordination"
-
 
 class GroupConfig(GroupPlace):
     """One complete, isolated Mooncake cluster on this host, as `group.toml` describes it."""
@@ -223,6 +275,28 @@ class GroupConfig(GroupPlace):
     def _good_host(cls, value: str) -> str:
         return check_host(value)
 
+    @field_validator("master")
+    @classmethod
+    def _elsewhere(cls, value: MasterConfig, info: ValidationInfo) -> MasterConfig:
+        base, host = info.data.get("port_base"), info.data.get("host")
+        if value.address is not None and value.address == f"{host}:{base}":
+            raise ValueError(
+                f"address {value.address} is this place's own host and port_base, and no master is "
+                "started here: remove address to start one, or name the place that does"
+            )
+        return value
+
+    @field_validator("stores")
+    @classmethod
+    def _stores_for_whom(cls, value: StoresConfig, info: ValidationInfo) -> StoresConfig:
+        master = info.data.get("master")
+        if value.count == 0 and master is not None and master.address is None:
+            raise ValueError(
+                "count = 0, and the master that is started here would have no memory: set count to 1 "
+                "or more, or master.address to that of a master that runs elsewhere"
+            )
+        return value
+
     @field_validator("stores")
     @classmethod
     def _ports_fit(cls, value: StoresConfig, info: ValidationInfo) -> StoresConfig:
@@ -244,6 +318,11 @@ class GroupConfig(GroupPlace):
         return value
 
     @property
+    def coordination_dir(self) -> Path:
+        """Where the durable epoch is kept, and what a managed etcd or a member of Raft stores."""
+        return self.coordination.file_folder or self.data_dir / "coordination"
+
+    @property
     def ports(self) -> Ports:
         """Where each part listens."""
         return Ports(self.port_base)
@@ -251,12 +330,13 @@ class GroupConfig(GroupPlace):
     @property
     def master_address(self) -> str:
         """`host:port` of the master's RPC, as Mooncake's clients take it."""
-        return f"{self.host}:{self.ports.master_rpc}"
+        return self.master.address or f"{self.host}:{self.ports.master_rpc}"
 
     @property
     def admin_url(self) -> str:
         """Base URL of the master's admin HTTP."""
-        return f"http://{self.host}:{self.ports.master_admin}"
+        here = f"{self.host}:{self.ports.master_admin}"
+        return f"http://{self.master.admin_address or here}"
 
 
 def load_place(path: Path) -> GroupPlace:

@@ -8,6 +8,8 @@ from typing import Annotated
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo
 
+PORT_MAX = 65535
+
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 
 _UNITS = {
@@ -67,6 +69,20 @@ def check_host(value: str) -> str:
     ):
         raise ValueError(f"{value!r} is not an IPv4 address")
     return value
+
+
+def check_address(value: str, port_of: str) -> str:
+    """`value` if it is `host:port`, else ValueError.
+
+    Args:
+        port_of: which port it is, for the message: e.g. "the peer's port_base + 2".
+    """
+    host, colon, port = value.rpartition(":")
+    if not colon:
+        raise ValueError(f'{value!r} has no port: write "host:port" ({port_of})')
+    if not (port.isascii() and port.isdigit() and len(port) <= 5 and 1 <= int(port) <= PORT_MAX):
+        raise ValueError(f"{value!r}: {port!r} is not a port in 1..{PORT_MAX}")
+    return f"{check_host(host)}:{int(port)}"
 
 
 Size = Annotated[int, BeforeValidator(parse_size)]

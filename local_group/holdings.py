@@ -34,7 +34,7 @@ class Held(NamedTuple):
 
 
 class Change(NamedTuple):
-    """A block that peers may have came or went."""
+    """A block came or went."""
 
     fingerprint: bytes
     key: str
@@ -49,6 +49,7 @@ class Holdings:
         hop_limit: a block that crossed this many borders is not offered onward.
         on_change: told of each block that peers may have, when it comes and when it goes.
         on_amended: told of one whose size or digest has been put in doubt since it came.
+        on_hidden: told of each block that peers may not have, when it comes and when it goes.
     """
 
     def __init__(
@@ -58,11 +59,13 @@ class Holdings:
         hop_limit: int,
         on_change: Callable[[Change], None],
         on_amended: Callable[[Change], None] = lambda _: None,
+        on_hidden: Callable[[Change], None] = lambda _: None,
     ) -> None:
         self._blocks_max = blocks_max
         self._hop_limit = hop_limit
         self._on_change = on_change
         self._on_amended = on_amended
+        self._on_hidden = on_hidden
         self._namespaces: dict[bytes, dict[str, Held]] = {}
         self._count = 0
         self.refused = 0
@@ -145,8 +148,7 @@ class Holdings:
         if held is None:
             return False
         self._count -= 1
-        if held.hops < self._hop_limit:
-            self._on_change(Change(fingerprint, key, added=False))
+        self._tell(held, Change(fingerprint, key, added=False))
         return True
 
     def reconcile(
@@ -179,6 +181,8 @@ class Holdings:
             return False
         self._namespaces.setdefault(fingerprint, {})[key] = held
         self._count += 1
-        if held.hops < self._hop_limit:
-            self._on_change(Change(fingerprint, key, added=True))
+        self._tell(held, Change(fingerprint, key, added=True))
         return True
+
+    def _tell(self, held: Held, change: Change) -> None:
+        (self._on_change if held.hops < self._hop_limit else self._on_hidden)(change)

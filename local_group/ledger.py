@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from local_group.holdings import OWN, Held, Holdings
 from local_group.journal import Entry, Journal
@@ -30,11 +30,18 @@ class Ledger:
     Args:
         holdings: told of everything that is written here.
         journal: not yet open; `load` opens it.
+        on_own: told of blocks that `report` found to be this group's own, and that it did not know so.
     """
 
-    def __init__(self, holdings: Holdings, journal: Journal) -> None:
+    def __init__(
+        self,
+        holdings: Holdings,
+        journal: Journal,
+        on_own: Callable[[Sequence[Entry]], None] = lambda _: None,
+    ) -> None:
         self.holdings = holdings
         self._journal = journal
+        self._on_own = on_own
         self._foreign: OrderedDict[tuple[bytes, str], Entry] = OrderedDict()
         self._disk = asyncio.Lock()
         self._rewritten_at = float("-inf")
@@ -100,12 +107,39 @@ class Ledger:
         """
         now = time.monotonic()
         fresh: list[Entry] = []
+        ours: list[Entry] = []
         for e in entries:
             known = self._foreign.get((e.fingerprint, e.key))
             if known is not None and known.digest == e.digest:
                 if self._hold(known, now):
                     fresh.append(known)
-            elif self.holdings.report(e.fingerprint, e.key, e.size, e.digest, now):
+                continue
+            before = self.holdings.get(e.fingerprint, e.key)
+            if self.holdings.report(e.fingerprint, e.key, e.size, e.digest, now):
+                fresh.append(e)
+                ours.append(e)
+            elif before is not None and before.origin == OWN and before.digest != e.digest:
+                ours.append(e)  # there are two of it, and one is in Mooncake
+        if ours:
+            self._on_own(ours)
+        if fresh:
+            await self._append(fresh, durable=False)
+
+    async def copy(self, told: Iterable[tuple[Entry, bytes | None]]) -> None:
+        """Another gateway of this group holds these blocks, each with its rival digest, if it has one.
+
+        Raises:
+            JournalError: if the disk refuses; they are held all the same, until a restart.
+        """
+        now = time.monotonic()
+        fresh: list[Entry] = []
+        for e, rival in told:
+            if e.origin != OWN:
+                self.remember(e)
+            before = self.holdings.get(e.fingerprint, e.key)
+            held = Held(e.size, e.digest, e.origin, e.epoch, e.hops, now, rival)
+            self.holdings.restore(e.fingerprint, e.key, held)
+            if before is None or (before.digest, before.origin) != (e.digest, e.origin):
                 fresh.append(e)
         if fresh:
             await self._append(fresh, durable=False)

@@ -21,16 +21,20 @@ from local_group.mooncake import (
     mooncake_environment,
     store_command,
 )
+from local_group.pool import CONNECT_TIMEOUT_S, accepts, await_master, own_segments
 from local_group.ports import check_free, listeners, mooncake_ports
 from local_group.process_errors import AdminError, AlreadyRunning, GroupError
 from local_group.processes import Supervisor, kill_leftovers
 from local_group.state import (
+    PROBLEM_CHARS_MAX,
+    ChildState,
     GroupLock,
     GroupState,
     ProcessId,
     clear_state,
     leftovers,
     read_state,
+    write_state,
 )
 
 START_TIMEOUT_S = 60.0
@@ -44,7 +48,6 @@ SAY_AFTER_S = 1.0
 """Seconds after which `down` says what it waits for; it takes about 1 otherwise."""
 
 _POLL_S = 0.02
-_CONNECT_TIMEOUT_S = 1.0
 
 
 async def run_group(
@@ -73,7 +76,7 @@ async def run_group(
 
     Raises:
         AlreadyRunning, PortInUse, MissingPackage, ChildDied, NotReady, GroupError: Mooncake could not
-            be started; nothing of the group runs then.
+            be started, or its master, which runs elsewhere, be reached; nothing runs here then.
     """
     prepare(config)
     if lock is None:
@@ -104,7 +107,10 @@ async def run_group(
         stop = _stop_on_signals()
 
         async def run() -> None:
-            on_started(await supervisor.start(timeout))
+            until = time.monotonic() + timeout
+            if config.master.address is not None:
+                await _await_elsewhere(config, state, timeout, progress)
+            on_started(await supervisor.start(until - time.monotonic()))
             await supervisor.failed()
 
         try:
@@ -115,6 +121,28 @@ async def run_group(
             clear_state(config.state_file)
     finally:
         lock.release()
+
+
+async def _await_elsewhere(
+    config: GroupConfig,
+    state: GroupState,
+    timeout: float,
+    progress: Callable[[Progress], None],
+) -> None:
+    """Waits for a master elsewhere; until it serves, `status` shows what it lacks, as of a child of ours.
+
+    Raises:
+        NotReady: see `await_master`.
+    """
+
+    def tell(event: Progress) -> None:
+        state.children["master"] = ChildState(problem=event.detail[:PROBLEM_CHARS_MAX])
+        with contextlib.suppress(OSError):  # the supervisor tells of that, when it writes
+            write_state(config.state_file, state)
+        progress(event)
+
+    await await_master(config, timeout, tell)
+    state.children.pop("master", None)
 
 
 @dataclass(frozen=True)
@@ -205,19 +233,22 @@ def _awaited(supervisor: ProcessId | Literal["unknown"], state: GroupState | Non
 
 
 def mooncake_stages(config: GroupConfig) -> list[list[ChildSpec]]:
-    """The master, then the stores.
+    """The master, if it is started here, then the stores.
 
     Raises:
         MissingPackage: Mooncake or a library is missing.
     """
     programs = MooncakePrograms.find()
     env = mooncake_environment(config)
-    master = ChildSpec("master", master_command(programs, config), _master_ready(config), env)
+    master = []
+    if config.master.address is None:
+        command = master_command(programs, config)
+        master = [ChildSpec("master", command, _master_ready(config), env)]
     stores = [
         ChildSpec(f"store-{i}", store_command(programs, config, i), _store_ready(config), env)
         for i in range(config.stores.count)
     ]
-    return [[master], stores]
+    return [stage for stage in (master, stores) if stage]
 
 
 def prepare(config: GroupConfig) -> None:
@@ -250,7 +281,7 @@ def _master_ready(config: GroupConfig) -> ReadyCheck:
     and a health that another group's master gives on our port is not ours."""
 
     async def ready(pid: int) -> str:
-        async with AdminClient(config.admin_url, timeout=_CONNECT_TIMEOUT_S) as admin:
+        async with AdminClient(config.admin_url, timeout=CONNECT_TIMEOUT_S) as admin:
             try:
                 health = await admin.health()
             except AdminError:
@@ -268,30 +299,19 @@ def _store_ready(config: GroupConfig) -> ReadyCheck:
     """A store is ready when a segment that the master lists as OK is served by this process."""
 
     async def ready(pid: int) -> str:
-        ports = await asyncio.to_thread(listeners, pid)
-        if not ports:
+        if not await asyncio.to_thread(listeners, pid):
             return "the store to listen"
-        async with AdminClient(config.admin_url, timeout=_CONNECT_TIMEOUT_S) as admin:
+        async with AdminClient(config.admin_url, timeout=CONNECT_TIMEOUT_S) as admin:
             try:
                 segments = await admin.segments()
             except AdminError:
                 return "the master to answer"
-        for segment in segments:
+        for segment in await own_segments(config, segments, pid):
             host, _, port = segment.endpoint.rpartition(":")
-            if segment.ok and port.isdigit() and int(port) in ports:
-                return "" if await _accepts(host, int(port)) else "the store to accept connections"
+            return "" if await accepts(host, int(port)) else "the store to accept connections"
         return "the master to list the store's memory"
 
     return ready
-
-
-async def _accepts(host: str, port: int) -> bool:
-    try:
-        _, writer = await asyncio.wait_for(asyncio.open_connection(host, port), _CONNECT_TIMEOUT_S)
-    except (OSError, asyncio.TimeoutError):
-        return False
-    writer.close()
-    return True
 
 
 def _stop_on_signals() -> asyncio.Event:

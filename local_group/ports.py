@@ -26,11 +26,13 @@ class PortUse:
 
 
 def mooncake_ports(config: GroupConfig) -> list[PortUse]:
-    """The ports of the master and the stores."""
-    uses = [
-        PortUse(config.host, config.ports.master_rpc, "the master's RPC"),
-        PortUse(config.host, config.ports.master_admin, "the master's admin HTTP"),
-    ]
+    """The ports of the master, if it is started here, and of the stores."""
+    uses = []
+    if config.master.address is None:
+        uses = [
+            PortUse(config.host, config.ports.master_rpc, "the master's RPC"),
+            PortUse(config.host, config.ports.master_admin, "the master's admin HTTP"),
+        ]
     uses += [
         PortUse(config.host, config.ports.store(index), f"store-{index}")
         for index in range(config.stores.count)

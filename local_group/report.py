@@ -11,8 +11,9 @@ import psutil
 
 from local_group.admin import AdminClient
 from local_group.config import GroupConfig, GroupPlace
+from local_group.pool import own_segments
 from local_group.process_errors import AdminError
-from local_group.state import ChildState, GroupLock, ProcessId, leftovers, read_state
+from local_group.state import ChildState, GroupLock, GroupState, ProcessId, leftovers, read_state
 
 _ADMIN_TIMEOUT_S = 1.0
 
@@ -67,21 +68,30 @@ async def group_report(config: GroupPlace) -> GroupReport:
     if any(child.phase == "dead" for child in children):
         problems += _newer(children, leftovers(config.data_dir, None))
     if state.phase == "ready" and isinstance(config, GroupConfig):
-        problems += await mooncake_problems(config)
+        problems += await mooncake_problems(config, state)
     phase = "degraded" if state.phase == "ready" and problems else state.phase
     return GroupReport(config.name, phase, state.supervisor.pid, children, problems)
 
 
-async def mooncake_problems(config: GroupConfig) -> list[str]:
-    """What is wrong with the running Mooncake; empty when it serves with all its stores."""
+async def mooncake_problems(config: GroupConfig, state: GroupState) -> list[str]:
+    """What is wrong with the running Mooncake; empty when it serves with all stores of this place."""
+    stores = [
+        child.process.pid
+        for name, child in state.children.items()
+        if name.startswith("store-") and child.process is not None and child.process.alive()
+    ]
     async with AdminClient(config.admin_url, timeout=_ADMIN_TIMEOUT_S) as admin:
         try:
             health = await admin.health()
             if not health.service_ready:
                 return [f"the master does not serve ({health.ha_state})"]
-            good = sum(segment.ok for segment in await admin.segments())
+            segments = await admin.segments()
         except AdminError as error:
-            return [str(error)]
+            elsewhere = config.master.address is not None
+            return [f"{'the master runs elsewhere: ' if elsewhere else ''}{error}"]
+    good = 0
+    for pid in stores:
+        good += bool(await own_segments(config, segments, pid))
     if good < config.stores.count:
         return [f"{good} of {config.stores.count} stores are in the pool"]
     return []

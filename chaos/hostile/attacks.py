@@ -15,7 +15,7 @@ from chaos.hostile.books import Books
 from chaos.hostile.holding import Holder
 from chaos.hostile.names import Attack, Greeting
 from federation.identity import Fingerprint
-from federation.peers.link import CATALOG_METHOD, HELLO_METHOD, PULL_METHOD
+from federation.peers.wire import CATALOG_METHOD, HELLO_METHOD, PULL_METHOD
 from moonmesh.v1 import peer_pb2
 
 FLOOD_TASKS = 32

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import grpc.aio
 
 from chaos.hostile.books import Books
-from federation.peers.link import CATALOG_METHOD, PULL_METHOD
+from federation.peers.wire import CATALOG_METHOD, PULL_METHOD
 from moonmesh.v1 import peer_pb2
 
 POLLS = 12

@@ -40,7 +40,7 @@ from federation.catalog.wire import pages, position_to_wire
 from federation.config import Limits
 from federation.identity import Envelope, Fingerprint, key_hash
 from federation.peering import Peering, load_peering
-from federation.peers.link import CATALOG_METHOD, HELLO_METHOD, PULL_METHOD, RETRY_AFTER
+from federation.peers.wire import CATALOG_METHOD, HELLO_METHOD, PULL_METHOD, RETRY_AFTER
 from federation.timeouts import timeout
 from federation.trust.credentials import Credentials, load_credentials
 from moonmesh.v1 import peer_pb2
@@ -261,6 +261,7 @@ def _attacker(
     arguments: argparse.Namespace,
 ) -> Attacker:
     (target,) = (peer for peer in peering.peers if peer.name == arguments.target)
+    address = target.gateways[0]
     options = [
         *credentials.channel_options(target.name),
         ("grpc.max_receive_message_length", -1),
@@ -269,11 +270,9 @@ def _attacker(
     ]
 
     def channel() -> grpc.aio.Channel:
-        return grpc.aio.secure_channel(
-            target.address, credentials.channel_credentials(), options=options
-        )
+        return grpc.aio.secure_channel(address, credentials.channel_credentials(), options=options)
 
-    host, _, port = target.address.rpartition(":")
+    host, _, port = address.rpartition(":")
     return Attacker(
         channel,
         Greetings(speaker.hello, speaker.old).of,

@@ -29,8 +29,9 @@ def init(
     group: Annotated[
         list[str] | None,
         typer.Option(
-            help="A group and the address of its gateway for peers (port_base + 2); once a group.",
-            metavar="NAME=HOST:PORT",
+            help="A group and the address of its gateway for peers (port_base + 2), of each if it "
+            "has several; once a group.",
+            metavar="NAME=HOST:PORT[,HOST:PORT...]",
         ),
     ] = None,
     namespaces: Annotated[
@@ -101,7 +102,7 @@ def show(
     for peer in peering.peers:
         table.add_row(
             peer.name,
-            peer.address,
+            "\n".join(peer.gateways),
             "\n".join(key.fingerprint() for key in peer.keys),
             ", ".join(peer.exports) or "-",
             ", ".join(peer.imports) or "-",
@@ -146,23 +147,25 @@ def release(
     out.print(f"{peer} is out of quarantine ({reply.reason})")
 
 
-def _asked(federation: str | None, groups: list[str]) -> tuple[str, dict[str, str]]:
-    """The federation and `{group: address}` of the command line.
+def _asked(federation: str | None, groups: list[str]) -> tuple[str, dict[str, tuple[str, ...]]]:
+    """The federation and `{group: addresses}` of the command line.
 
     Raises:
         UsageError: says which option is wrong.
     """
-    from federation.peering import check_address, check_label
+    from federation.config import GATEWAYS_MAX
+    from federation.peering import check_label, check_peer_address
 
     if federation is None:
         raise UsageError("--group needs --federation NAME", hint="the id all its groups share")
     if len(groups) > GROUPS_MAX:
         raise UsageError(f"{len(groups)} groups are more than {GROUPS_MAX}")
-    addresses: dict[str, str] = {}
+    addresses: dict[str, tuple[str, ...]] = {}
+    taken: dict[str, str] = {}
     try:
         check_label(federation, "a federation's id")
         for text in groups:
-            group, equals, address = text.partition("=")
+            group, equals, listed = text.partition("=")
             if not equals:
                 raise ValueError(f'"{text}" is not NAME=HOST:PORT')
             check_label(group, "a group's name")
@@ -170,10 +173,17 @@ def _asked(federation: str | None, groups: list[str]) -> tuple[str, dict[str, st
                 raise ValueError('"ca" is the folder of the CA: choose another name for the group')
             if group in addresses:
                 raise ValueError(f'group "{group}" is given twice')
-            address = check_address(address)
-            if address in addresses.values():
-                raise ValueError(f'two groups have the address "{address}"')
-            addresses[group] = address
+            addresses[group] = tuple(map(check_peer_address, listed.split(",")))
+            if len(addresses[group]) > GATEWAYS_MAX:
+                raise ValueError(
+                    f'group "{group}" has {len(addresses[group])} addresses: at most {GATEWAYS_MAX}'
+                )
+            for address in addresses[group]:
+                other = taken.setdefault(address.lower(), group)
+                if other != group:
+                    raise ValueError(f'two groups have the address "{address}"')
+            if len({address.lower() for address in addresses[group]}) < len(addresses[group]):
+                raise ValueError(f'group "{group}" has an address twice')
     except ValueError as error:
         raise UsageError(str(error), where="peer init") from None
     return federation, addresses
@@ -250,25 +260,29 @@ def _check_inline_keys(group: str, peering: Peering, keys: dict[str, StatementKe
 def _peering_text(
     federation: str,
     group: str,
-    addresses: dict[str, str],
+    addresses: dict[str, tuple[str, ...]],
     keys: dict[str, StatementKey],
     namespaces: list[str],
 ) -> str:
     shared = "[" + ", ".join(f'"{name}"' for name in namespaces) + "]"
-    text = f"""# Group {group} of federation {federation}; its peers find it at {addresses[group]}.
+    text = f"""# Group {group} of federation {federation}; its peers find it at {", ".join(addresses[group])}.
 federation = "{federation}"
 
 [self]
 group = "{group}"              # must equal `name` in group.toml
 credentials = "credentials"  # folder, relative to this file
 """
-    for peer, address in addresses.items():
+    for peer, found in addresses.items():
         if peer == group:
             continue
+        listed = ", ".join(f'"{address}"' for address in found)
+        way = (
+            f"address = {listed}" if len(found) == 1 else f"addresses = [{listed}]  # its gateways"
+        )
         text += f"""
 [[peers]]
 name = "{peer}"
-address = "{address}"
+{way}
 key = "{keys[peer]}"
 export = {shared}  # namespaces of group.toml that {peer} may have from here
 import = {shared}  # namespaces that are taken from {peer}

@@ -102,9 +102,13 @@ def _valid(certificate: tuple[str, TlsIdentity]) -> str:
 def summary(group: GroupFile, peering: Peering | None) -> Iterator[str]:
     """What two valid files say, in a few lines."""
     ports, count = group.ports, group.stores.count
+    stores = (
+        f"{count} store{'s' * (count != 1)} of {size(group.stores.dram)}" if count else "no store"
+    )
+    elsewhere = "" if group.master.address is None else " (started elsewhere)"
     yield (
-        f'group "{group.name}": {count} store{"s" * (count != 1)} of {size(group.stores.dram)} over '
-        f"{group.protocol}; master {group.master_address}; data in {group.data_dir}"
+        f'group "{group.name}": {stores} over {group.protocol}; '
+        f"master {group.master_address}{elsewhere}; data in {group.data_dir}"
     )
     yield f"namespaces: {', '.join(group.namespaces) or 'none'}"
     if not group.gateway.enabled:
@@ -115,7 +119,8 @@ def summary(group: GroupFile, peering: Peering | None) -> Iterator[str]:
         yield f'federation "{peering.federation}", peers reach it at {group.gateway.listen}:{ports.peers}'
         for peer in peering.peers:
             yield (
-                f"peer {peer.name} at {peer.address}: export {', '.join(peer.exports) or 'nothing'}, "
+                f"peer {peer.name} at {', '.join(peer.gateways)}: "
+                f"export {', '.join(peer.exports) or 'nothing'}, "
                 f"import {', '.join(peer.imports) or 'nothing'}"
             )
 
@@ -196,7 +201,7 @@ def kind(field: FieldInfo) -> Kind:
         return Kind(" or ".join(f'`"{value}"`' for value in get_args(annotation)), "")
     if get_origin(annotation) is tuple and get_args(annotation) == (str, ...):
         names = _bounds(marks, str)
-        return Kind("list of text", f"{names} names" if names else "")
+        return Kind("list of text", f"{names} entries" if names else "")
     raise TypeError(f"no words for {annotation!r}")
 
 

@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from federation.cli.guards import guards_line
+from federation.cli.leading import leading_line
 from local_group.config import GroupPlace
 from local_group.report import GroupReport
 
@@ -69,13 +70,16 @@ def _children(report: GroupReport) -> Table:
 
 
 def _print_gateway(gateway: Mapping[str, Any], console: Console) -> None:
+    if line := leading_line(gateway):
+        console.print(Text.assemble((" gateway ", "bold"), line))
     peers = _rows(gateway.get("peers"))
     if peers:
         table = Table("peer", "address", "state", "breaker", "heard", "views", "reason", box=None)
         for peer in peers:
             heard = peer.get("heard_ago_s")
             table.add_row(
-                *_cells(peer, "name", "address"),
+                *_cells(peer, "name"),
+                Text(_addresses(peer)),
                 Text(_state(peer)),
                 *_cells(peer, "breaker"),
                 "-" if heard is None else f"{heard} s ago",
@@ -97,7 +101,7 @@ def _print_gateway(gateway: Mapping[str, Any], console: Console) -> None:
         console.print(table)
     for key, value in gateway.items():
         text = _text(value)
-        if key not in ("peers", "refused", "problems") and text:
+        if key not in ("peers", "refused", "problems", "leading") and text:
             console.print(Text.assemble((f" {key} ", "bold"), text))
     problems = gateway.get("problems")
     for problem in problems if isinstance(problems, list) else ():
@@ -109,6 +113,16 @@ _ONE_WAY = {
     "not_heard": "does not hear us",
     "neither": "no direct link",
 }
+
+
+def _addresses(peer: Mapping[str, Any]) -> str:
+    """Of a peer with several gateways a line each, with what is known of it."""
+    gateways = _rows(peer.get("gateways"))
+    if len(gateways) < 2:
+        return _text(peer.get("address")) or "-"
+    return "\n".join(
+        f"{_text(each.get('address'))} {_text(each.get('state'))}" for each in gateways
+    )
 
 
 def _state(peer: Mapping[str, Any]) -> str:

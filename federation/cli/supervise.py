@@ -172,7 +172,8 @@ def started_line(group: GroupFile, failures: Failures) -> str:
 
 def ready_line(group: GroupFile) -> str:
     """What a person needs to know of a group that is ready."""
-    line = f'group "{group.name}" is ready: master {group.master_address}'
+    elsewhere = "" if group.master.address is None else " (elsewhere)"
+    line = f'group "{group.name}" is ready: master {group.master_address}{elsewhere}'
     if group.gateway.enabled:
         line += f", engines unix:{group.gateway_socket}"
         line += f", peers {group.gateway.listen}:{group.ports.peers}"

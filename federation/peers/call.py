@@ -16,7 +16,7 @@ from federation.limits.errors import StallError
 from federation.limits.guard import Guard
 from federation.limits.names import Failure, GuardName, Kind
 from federation.limits.ticket import Cost, Refusal, Ticket
-from federation.peers.link import RETRY_AFTER
+from federation.peers.wire import RETRY_AFTER
 from federation.timeouts import timeout
 from federation.trust.handshakes import RefusalLog
 

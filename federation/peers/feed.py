@@ -1,4 +1,4 @@
-"""What a gateway offers, told to its serving process; sans-IO.
+"""What a gateway holds, told to its serving process or to another gateway of its group; sans-IO.
 
 Not a queue of changes but the set of blocks that have changed: what is sent of a block is how it is
 at that moment, so a block that came and went costs nothing, and the last word is always right.
@@ -28,14 +28,21 @@ class Feed:
 
     Args:
         holdings: where the truth is.
-        namespaces: fingerprints that some peer may import; of others nothing is sent.
+        namespaces: fingerprints; of others nothing is sent.
         changed_max: changed blocks that may wait.
+        everything: also what peers may not have: for another gateway of the group.
     """
 
     def __init__(
-        self, holdings: Holdings, namespaces: Collection[bytes], changed_max: int = CHANGED_MAX
+        self,
+        holdings: Holdings,
+        namespaces: Collection[bytes],
+        changed_max: int = CHANGED_MAX,
+        *,
+        everything: bool = False,
     ) -> None:
         self._holdings = holdings
+        self._look = holdings.get if everything else holdings.exportable
         self._namespaces = frozenset(namespaces)
         self._changed_max = changed_max
         # A dict a namespace, none of them empty: a message is about one namespace.
@@ -109,7 +116,7 @@ class Feed:
         blocks = message.blocks
         blocks.fingerprint = fingerprint
         for key in keys:
-            held = self._holdings.exportable(fingerprint, key)
+            held = self._look(fingerprint, key)
             if held is None:
                 blocks.withdrawn.append(key)
             else:
@@ -177,7 +184,7 @@ class Replica:
         for key in blocks.withdrawn:
             self.holdings.withdraw(fingerprint, key)
         for block in blocks.offered:
-            held = _read(block)
+            held = read_held(block)
             self._unconfirmed.get(fingerprint, set()).discard(block.key)
             if self.holdings.get(fingerprint, block.key) == held:
                 continue
@@ -221,7 +228,8 @@ def _write(message: serving_pb2.OfferedBlock, key: str, held: Held) -> None:
     message.since = held.since
 
 
-def _read(message: serving_pb2.OfferedBlock) -> Held:
+def read_held(message: serving_pb2.OfferedBlock) -> Held:
+    """What a message says of a block."""
     return Held(
         message.size,
         message.digest,

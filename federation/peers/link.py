@@ -1,77 +1,38 @@
-"""The way to one peer: its channels, the calls on them, and why they fail."""
+"""The way to one peer: over whichever of its gateways answers, held to by one guard."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable
-from typing import TYPE_CHECKING, Any, TypeVar
-
-import grpc
-import grpc.aio
-from google.protobuf.message import DecodeError, Message
+from contextlib import aclosing
+from typing import TYPE_CHECKING
 
 from federation.catalog.wire import CatalogError
 from federation.config import Limits
-from federation.counters import counters
 from federation.errors import PeerError
-from federation.limits.errors import BreakerOpenError, LateError, ShedError, StallError
+from federation.limits.errors import BreakerOpenError, ShedError, StallError
 from federation.limits.guard import Guard
 from federation.limits.names import Failure, GuardName, Kind
 from federation.limits.ticket import Cost, Ticket
-from federation.telemetry import inject
-from federation.timeouts import timeout as timeout_of
-from federation.transfer.frames import HEADER_BYTES
+from federation.peers.choice import Choice
+from federation.peers.gateways import Gateway
+from federation.peers.wire import SilentError, UnreachableError, parse, received, sent
 from federation.trust.credentials import Credentials
-from federation.trust.diagnose import diagnose
 from moonmesh.v1 import peer_pb2
 
 if TYPE_CHECKING:
     from federation.peering import PeerConfig
 
-HELLO_METHOD = "/moonmesh.v1.Peer/Hello"
-CATALOG_METHOD = "/moonmesh.v1.Peer/Catalog"
-PULL_METHOD = "/moonmesh.v1.Peer/Pull"
-
-RETRY_AFTER = "retry-after-ms"
-"""In the trailer of a refusal for want of room: ms after which there may be some."""
-
-DIAGNOSE_EVERY = 5.0
-"""Seconds between two attempts to find out why a peer cannot be reached."""
-DIAGNOSE_SECONDS = 3.0
-
-KEEPALIVE_MS = 10_000
-"""Between two pings on a connection; the peer's server refuses more than one in 5 s."""
-
-_READY = grpc.ChannelConnectivity.READY
-
-M = TypeVar("M", bound=Message)
-
-
-class UnreachableError(PeerError):
-    """No connection to the peer could be made or kept."""
-
-    code = "MM306"
-    failure = "unreachable"
-
-
-class RefusedError(PeerError):
-    """The peer answered, and will not do what it was asked."""
-
-    code = "MM307"
-
-
-class OversizeError(PeerError):
-    """The peer sent a message above the limit; it was not read."""
-
-    code = "MM308"
-    failure = "protocol"
+SILENT_INTERVALS = 2
+"""Hello intervals for which a gateway that was silent is not asked for a catalog."""
 
 
 class PeerLink:
     """One peer, as this gateway reaches it.
 
-    Control and bulk go over connections of their own, so that a hello never waits behind a block.
+    Hellos go to every gateway of the peer. Catalog questions go to the one that speaks for its group, pulls
+    to that one or, where it cannot be reached, to another: see `federation.peers.choice`.
 
     Args:
         guard: what may be asked of the peer. Hellos and catalog questions get their tickets here, pulls
@@ -91,30 +52,31 @@ class PeerLink:
         epoch: Callable[[], int],
     ) -> None:
         self.name = peer.name
-        self.address = peer.address
-        self._unreachable = "not yet connected"
+        self.gateways = [
+            Gateway(peer.name, address, credentials, limits, guard) for address in peer.gateways
+        ]
+        self._choice = Choice(
+            len(self.gateways), SILENT_INTERVALS * limits.hello_interval_ms / 1000
+        )
         self._trouble = ""
-        self._credentials = credentials
         self._limits = limits
         self._alive = alive
         self._epoch = epoch
         self.guard = guard
-        self._control = self._channel(limits.control_message_bytes_max)
-        # A message may exceed its fill by a header for each block in it: see Encoder.
-        self._bulk = self._channel(
-            limits.message_bytes + HEADER_BYTES * (1 + limits.peer_request_keys_max)
-        )
-        self._diagnosed_at = float("-inf")
-        self._diagnosis: asyncio.Task[None] | None = None
         self._return: asyncio.Task[None] | None = None
 
     def __repr__(self) -> str:
         return f"PeerLink({self.name} at {self.address}: {self.reason or 'ok'})"
 
     @property
+    def address(self) -> str:
+        """Of the gateway that is pulled from now."""
+        return self._first().address
+
+    @property
     def reason(self) -> str:
         """Why the peer cannot be reached, or why its last pull failed; empty if all is well."""
-        return self._unreachable or self._trouble
+        return self._first().reason or self._trouble
 
     @property
     def epoch(self) -> int:
@@ -128,6 +90,17 @@ class PeerLink:
     def breaker_state(self, now: float) -> str:
         """For `status`: closed, open or half_open."""
         return self.guard.breaker(now)
+
+    def status(self) -> list[dict[str, str]]:
+        """Each gateway of the peer, for `status`: its address, whether it leads, why it cannot be reached."""
+        return [
+            {
+                "address": gateway.address,
+                "state": self._choice.word(place).value,
+                "reason": gateway.reason,
+            }
+            for place, gateway in enumerate(self.gateways)
+        ]
 
     def failed(self, error: PeerError) -> None:
         """The peer did something that no call of ours ended with."""
@@ -143,79 +116,92 @@ class PeerLink:
         self._trouble = ""
 
     def back(self) -> None:
-        """Gossip hears the peer anew. Its breaker lets a probe pass, once blocks can come again.
+        """Gossip hears the peer anew, or in another term: another gateway of it may speak now.
 
-        Not before the bulk connection stands: it dials by itself, and a probe that fails for the want
-        of it would only double the time.
+        Its breaker lets a probe pass, once blocks can come again. Not before the bulk connection stands: it
+        dials by itself, and a probe that fails for the want of it would only double the time.
         """
+        self._choice.doubt(time.monotonic())
         if self._return is None or self._return.done():
             self._return = asyncio.create_task(self._reconsider())
 
     async def _reconsider(self) -> None:
-        try:
-            async with timeout_of(self._limits.peer_connect_ms / 1000):
-                while (state := self._bulk.get_state(try_to_connect=True)) is not _READY:
-                    await self._bulk.wait_for_state_change(state)
-        except asyncio.TimeoutError:
-            return  # it is heard, and cannot be reached: one way only
-        self.guard.back(time.monotonic())
+        if (
+            await self._first().bulk_ready()
+        ):  # else it is heard, and cannot be reached: one way only
+            self.guard.back(time.monotonic())
 
     async def hello(
-        self, request: peer_pb2.HelloRequest, timeout: float, *, patient: bool = False
-    ) -> peer_pb2.HelloReply:
-        """Says who we are, and hears who the peer is.
+        self, request: peer_pb2.HelloRequest, timeout: float
+    ) -> AsyncGenerator[peer_pb2.HelloReply, None]:
+        """Says to every gateway of the peer who we are: the answers, as they come.
 
-        Args:
-            patient: waits for a connection, so that it is said as soon as there is one.
+        It is one hello, whatever gateways there are: each has a guard of its own for us.
 
         Raises:
-            PeerError: the peer did not answer, or not properly.
+            PeerError: none of them answered, or not properly.
         """
         ticket = self._ticket(Cost(kind=Kind.HELLO))
+        raw, now = sent(request), time.monotonic()
+        calls = {
+            asyncio.create_task(gateway.hello(raw, timeout)): place
+            for place, gateway in enumerate(self.gateways)
+            if gateway.to_be_greeted(now)
+        }
+        answered, error = False, None
         try:
-            raw = _sent(request)
-            answer = await self._control.unary_unary(HELLO_METHOD)(
-                raw, timeout=timeout, wait_for_ready=patient
-            )
-        except grpc.aio.AioRpcError as error:
-            explained = self._explained(error)
-            if isinstance(explained, LateError) and self._control.get_state() is not _READY:
-                explained = self._not_there(error)
-            raise self._ended(ticket, explained) from error
+            while calls:
+                done, _ = await asyncio.wait(calls, return_when=asyncio.FIRST_COMPLETED)
+                for call in done:
+                    place = calls.pop(call)
+                    try:
+                        reply = call.result()
+                    except PeerError as failed:
+                        error = failed
+                        self._missed(place, failed)
+                        continue
+                    answered = True
+                    # First to gossip: a statement of a new term puts in doubt what was known before it.
+                    yield reply
+                    self._heard(place, reply)
+            if error is not None and not answered:
+                raise self._ended(ticket, error)
         finally:
             ticket.done(time.monotonic())
-        self.guard.heard(time.monotonic())
-        self._unreachable = ""
-        return parse(peer_pb2.HelloReply, _received(answer), self.name)
+            for call in calls:
+                call.cancel()
+            await asyncio.gather(*calls, return_exceptions=True)
 
     async def catalog(
         self, request: peer_pb2.CatalogRequest, timeout: float
     ) -> AsyncGenerator[peer_pb2.CatalogPage, None]:
-        """The pages of one answer.
+        """The pages of one answer, of the gateway that speaks for the peer.
+
+        Cancelled from here, as if by the caller, when another one turns out to speak: to be asked anew.
 
         Raises:
-            PeerError: the peer did not answer, or not properly.
+            SilentError: none of them does now; that says nothing against the peer.
+            PeerError: none of them answered, or not properly.
         """
-        ticket = self._ticket(Cost(kind=Kind.CATALOG, lane=request.fingerprint))
-        call = self._control.unary_stream(CATALOG_METHOD)(_sent(request), timeout=timeout)
-        try:
-            async for raw in call:
-                self.guard.heard(time.monotonic())
-                size = len(raw)
-                refusal = ticket.hold(GuardName.CATALOG_BYTES, size, time.monotonic())
-                if refusal is not None:
-                    self.guard.refuse(refusal.reason, time.monotonic())
-                    limit = self._limits.peer_catalog_bytes
-                    raise CatalogError(f"more than {limit} bytes of catalogs", where=self.name)
-                if pause := ticket.spend(size, time.monotonic()):
-                    await asyncio.sleep(min(pause, timeout))
-                yield parse(peer_pb2.CatalogPage, _received(raw), self.name)
-        except grpc.aio.AioRpcError as error:
-            raise self._ended(ticket, self._explained(error)) from error
-        finally:
-            # A success or not: catalog answers that cannot be are told to `failed`.
-            ticket.done(time.monotonic())
-            call.cancel()
+        error: PeerError = SilentError(
+            "none of its gateways speaks for its group now", where=self.name
+        )
+        for place in self._choice.for_catalog(time.monotonic()):
+            began = False
+            try:
+                async with aclosing(self._catalog(place, request, timeout)) as pages:
+                    async for page in pages:
+                        if not began:
+                            self._speaks(place)
+                        began = True
+                        yield page
+                return
+            except (SilentError, UnreachableError) as failed:
+                self._missed(place, failed)
+                if began:
+                    raise
+                error = failed
+        raise error
 
     async def pull(
         self, request: peer_pb2.PullRequest, timeout: float
@@ -225,36 +211,80 @@ class PeerLink:
         Raises:
             PeerError: the peer did not answer, or not properly, or not in time.
         """
-        call = self._bulk.unary_stream(PULL_METHOD)(
-            _sent(request), timeout=timeout, metadata=inject()
-        )
-        stall = self._limits.peer_stall_ms / 1000
-        if not self.guard.on(GuardName.STALL):
-            stall = timeout
-        try:
-            while True:
-                try:
-                    async with timeout_of(stall):
-                        raw = await call.read()
-                except asyncio.TimeoutError:
-                    self.guard.refuse(GuardName.STALL, time.monotonic())
-                    raise StallError(f"nothing came for {stall:g} s", where=self.name) from None
-                self.guard.heard(time.monotonic())
-                if raw is grpc.aio.EOF:
-                    return
-                yield raw
-        except grpc.aio.AioRpcError as error:
-            raise self._explained(error) from error
-        finally:
-            call.cancel()
+        raw, until = sent(request), time.monotonic() + timeout
+        *others, last = self._choice.for_pull()
+        for place in (*others, last):
+            began = False
+            left = until - time.monotonic()
+            try:
+                async with aclosing(self.gateways[place].pull(raw, left)) as messages:
+                    async for message in messages:
+                        began = True
+                        yield message
+                return
+            except (UnreachableError, StallError) as error:
+                self._missed(place, error)
+                elsewhere = isinstance(error, UnreachableError) and place != last
+                if began or not elsewhere or time.monotonic() >= until:
+                    raise
 
     async def close(self) -> None:
-        """Closes the channels; calls on them end with an error."""
-        for task in (self._diagnosis, self._return):
-            if task is not None:
-                task.cancel()
-        await self._control.close(None)
-        await self._bulk.close(None)
+        """Closes the connections; calls on them end with an error."""
+        if self._return is not None:
+            self._return.cancel()
+        await asyncio.gather(*(gateway.close() for gateway in self.gateways))
+
+    def _first(self) -> Gateway:
+        return self.gateways[self._choice.for_pull()[0]]
+
+    async def _catalog(
+        self, place: int, request: peer_pb2.CatalogRequest, timeout: float
+    ) -> AsyncGenerator[peer_pb2.CatalogPage, None]:
+        """The pages of one gateway's answer."""
+        ticket = self._ticket(Cost(kind=Kind.CATALOG, lane=request.fingerprint))
+        try:
+            async with aclosing(self.gateways[place].catalog(sent(request), timeout)) as answer:
+                async for raw in answer:
+                    size = len(raw)
+                    refusal = ticket.hold(GuardName.CATALOG_BYTES, size, time.monotonic())
+                    if refusal is not None:
+                        self.guard.refuse(refusal.reason, time.monotonic())
+                        limit = self._limits.peer_catalog_bytes
+                        raise CatalogError(f"more than {limit} bytes of catalogs", where=self.name)
+                    if pause := ticket.spend(size, time.monotonic()):
+                        await asyncio.sleep(min(pause, timeout))
+                    yield parse(peer_pb2.CatalogPage, received(raw), self.name)
+        except CatalogError:
+            raise  # told to `failed`
+        except PeerError as error:
+            raise self._ended(ticket, error) from error
+        finally:
+            # A success or not: catalog answers that cannot be are told to `failed`.
+            ticket.done(time.monotonic())
+
+    def _heard(self, place: int, reply: peer_pb2.HelloReply) -> None:
+        if reply.silent:
+            self._choice.silent(place, time.monotonic())
+        else:
+            self._speaks(place)
+
+    def _speaks(self, place: int) -> None:
+        before = self._choice.speaker
+        self._choice.spoke(place, time.monotonic())
+        speaker = self._choice.speaker
+        if speaker != before:
+            # A question to one that hangs would otherwise wait for it, as long as for news.
+            for other, gateway in enumerate(self.gateways):
+                if other != speaker:
+                    gateway.hang_up()
+
+    def _missed(self, place: int, error: PeerError) -> None:
+        """A call did not end as it should: what that says of this one gateway."""
+        now = time.monotonic()
+        if isinstance(error, SilentError):
+            self._choice.silent(place, now)
+        elif not isinstance(error, ShedError):  # which is an answer, and says no more
+            self._choice.failed(place, now)
 
     def _ticket(self, cost: Cost) -> Ticket:
         answer = self.guard.admit(cost, time.monotonic())
@@ -277,93 +307,3 @@ class PeerLink:
             retry_after=error.retry_after if isinstance(error, ShedError) else 0.0,
         )
         return error
-
-    def _channel(self, message_bytes_max: int) -> grpc.aio.Channel:
-        options: list[tuple[str, Any]] = [
-            *self._credentials.channel_options(self.name),
-            # The time between two dials grows up to the second of these; a dial has the third.
-            ("grpc.initial_reconnect_backoff_ms", self._limits.peer_redial_ms),
-            ("grpc.max_reconnect_backoff_ms", self._limits.peer_redial_max_ms),
-            ("grpc.min_reconnect_backoff_ms", self._limits.peer_connect_ms),
-            ("grpc.keepalive_time_ms", KEEPALIVE_MS),
-            # Also how long TCP waits for a word that bytes have come, before it gives them up.
-            ("grpc.keepalive_timeout_ms", self._limits.peer_unheard_ms),
-            ("grpc.max_receive_message_length", message_bytes_max),
-            ("grpc.use_local_subchannel_pool", 1),
-        ]
-        return grpc.aio.secure_channel(
-            self.address, self._credentials.channel_credentials(), options=options
-        )
-
-    def _explained(self, error: grpc.aio.AioRpcError) -> PeerError:
-        code, details = error.code(), error.details() or ""
-        if code is grpc.StatusCode.UNAVAILABLE:
-            return self._not_there(error)
-        if code is not grpc.StatusCode.DEADLINE_EXCEEDED:
-            self.guard.heard(time.monotonic())  # an answer, of whatever kind
-        wait = _retry_after(error, self._limits.peer_retry_after_max_ms)
-        if code is grpc.StatusCode.RESOURCE_EXHAUSTED and wait is not None:
-            return ShedError(f"it has no room: {details}", retry_after=wait, where=self.name)
-        if code is grpc.StatusCode.RESOURCE_EXHAUSTED and "larger than max" in details:
-            counters.add("moonmesh_oversized_messages_total")
-            return OversizeError("it sent a message above the limit", where=self.name)
-        if code is grpc.StatusCode.DEADLINE_EXCEEDED:
-            return LateError("no answer within the deadline", where=self.name)
-        what = f"it refused: {details}" if details else f"it answered {code.name}"
-        if code is grpc.StatusCode.PERMISSION_DENIED:
-            self._unreachable = what
-        return RefusedError(what, where=self.name)
-
-    def _not_there(self, error: grpc.aio.AioRpcError) -> UnreachableError:
-        self._diagnose()
-        return UnreachableError(self._unreachable or error.details() or "", where=self.name)
-
-    def _diagnose(self) -> None:
-        """gRPC knows only that the socket closed; find out why, once in a while, beside everything."""
-        now = time.monotonic()
-        running = self._diagnosis is not None and not self._diagnosis.done()
-        if running or now - self._diagnosed_at < DIAGNOSE_EVERY:
-            return
-        self._diagnosed_at = now
-
-        async def find_out() -> None:
-            self._unreachable = await diagnose(
-                self.address, self._credentials, self.name, DIAGNOSE_SECONDS
-            )
-
-        self._diagnosis = asyncio.create_task(find_out())
-
-
-def _retry_after(error: grpc.aio.AioRpcError, ms_max: int) -> float | None:
-    """Seconds that the refusal asks us to wait, `ms_max` ms at most; None if it does not."""
-    for name, value in error.trailing_metadata() or ():
-        if name == RETRY_AFTER:
-            text = value.decode("ascii", "replace") if isinstance(value, bytes) else value
-            if text.isascii() and text.isdigit() and len(text) <= 9:
-                return min(ms_max, int(text)) / 1000
-    return None
-
-
-def parse(kind: type[M], raw: bytes, where: str) -> M:
-    """A message from a peer.
-
-    Raises:
-        PeerError: if the bytes are no such message.
-    """
-    message = kind()
-    try:
-        message.ParseFromString(raw)
-    except DecodeError as error:
-        raise PeerError(f"bytes that are no {kind.__name__}", where=where) from error
-    return message
-
-
-def _sent(message: Message) -> bytes:
-    raw = message.SerializeToString()
-    counters.add("moonmesh_metadata_sent_bytes_total", len(raw))
-    return raw
-
-
-def _received(raw: bytes) -> bytes:
-    counters.add("moonmesh_metadata_received_bytes_total", len(raw))
-    return raw

@@ -30,6 +30,9 @@ GONE_MAX = 65_536
 GONE_PER_MESSAGE = 256
 SAID_MAX = 8
 """Messages that wait before all others: one of each kind, since a later one says the same or more."""
+QUIET_S = 1.5
+"""Seconds without a word of the gateway, which pings every 0.25, after which it is taken for frozen: another
+may lead by now, so nothing is said for the group until it speaks again."""
 HELLOS_WAITING = 8
 """Hellos of one peer that wait to be passed on, each with things of its own to say; a newer one takes the
 place of the newest, since it has the newest statement."""
@@ -41,6 +44,7 @@ class Relay:
     Args:
         callers: who may ask.
         report: what this process says of itself, for the gateway's `status`.
+        hushed: called when the gateway speaks for its group no more, and now and then while it is frozen.
     """
 
     def __init__(
@@ -51,13 +55,16 @@ class Relay:
         callers: Callers,
         config: GossipConfig,
         report: Callable[[], serving_pb2.ServingReport],
+        hushed: Callable[[], None] = lambda: None,
     ) -> None:
         self._channel = channel
         self._replica = replica
         self._callers = callers
         self._config = config
         self._report = report
+        self._hushed = hushed
         self._greeting: Greeting | None = None
+        self._told_at = time.monotonic()
         self._refused: set[str] = set()
         self._wake = asyncio.Event()
         self._may_serve = asyncio.Event()
@@ -98,10 +105,17 @@ class Relay:
         self._wake.set()
         return peer not in self._refused
 
+    @property
+    def silent(self) -> bool:
+        """Whether the gateway does not speak for its group now."""
+        return self._greeting is None or self._greeting.message is None or self._quiet
+
     def reply(self, hello: peer_pb2.HelloRequest) -> peer_pb2.HelloReply:
         """The gateway's newest statement, where the hello shows that it is lacked."""
         if self._greeting is None:  # nobody is served yet
             return peer_pb2.HelloReply()
+        if self._quiet:
+            return peer_pb2.HelloReply(silent=True)
         return self._greeting.reply_to(hello)
 
     def gone(self, fingerprint: bytes, key: str, held: Held) -> None:
@@ -144,6 +158,7 @@ class Relay:
             message = await self._channel.receive(serving_pb2.ToServing)
             if message is None:
                 return
+            self._told_at = time.monotonic()
             which = message.WhichOneof("what")
             if which == "ping":
                 pong = serving_pb2.Pong(n=message.ping.n)
@@ -152,7 +167,10 @@ class Relay:
                 self.say(serving_pb2.FromServing(pong=pong))
             elif which == "greeting":
                 greeting = message.greeting
+                spoke = not self.silent
                 self._greeting = Greeting(greeting if greeting.HasField("statement") else None)
+                if spoke and self.silent:
+                    self._hushed()
             elif which == "verdict":
                 change = self._refused.discard if message.verdict.believed else self._refused.add
                 change(message.verdict.peer)
@@ -161,6 +179,17 @@ class Relay:
                 if which == "snapshot_end":
                     self._untidy.set()
             self._look()
+
+    async def watch(self) -> None:
+        """Notices that the gateway is frozen; never returns."""
+        while True:
+            await asyncio.sleep(QUIET_S / 4)
+            if self._quiet:
+                self._hushed()
+
+    @property
+    def _quiet(self) -> bool:
+        return time.monotonic() - self._told_at > QUIET_S
 
     async def tidy(self) -> None:
         """Withdraws what a new snapshot has not named, beside everything else; never returns."""

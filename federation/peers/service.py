@@ -35,7 +35,7 @@ from federation.peers.arrivals import Arrivals, Method
 from federation.peers.call import Call, Context, refuse
 from federation.peers.callers import Callers
 from federation.peers.gossip_config import HELLO_BYTES_MAX
-from federation.peers.link import CATALOG_METHOD, HELLO_METHOD, PULL_METHOD, M
+from federation.peers.wire import CATALOG_METHOD, HELLO_METHOD, PULL_METHOD, M
 from federation.telemetry import SPAN_SERVE_PULL, SpanKind, extract, span
 from federation.timeouts import timeout, timeout_at
 from federation.transfer.server import BlockServer, RequestError, UnwellError, check_request
@@ -46,15 +46,23 @@ OVERSIZE_READ_FACTOR = 2
 """A message up to this many times the limit is received, counted and refused by name; gRPC drops what
 is larger before we see it."""
 
+SILENT = "this gateway does not speak for its group now: ask another gateway of the group"
+"""What catalog questions are refused with, as FAILED_PRECONDITION, where that is so."""
+
 
 class Hellos(Protocol):
     """The part of gossip that faces peers."""
+
+    @property
+    def silent(self) -> bool:
+        """Whether this gateway does not speak for its group now: another one may."""
 
     def receive(self, peer: str, hello: peer_pb2.HelloRequest) -> bool:
         """Takes a hello. False: the peer is not believed."""
 
     def reply(self, hello: peer_pb2.HelloRequest) -> peer_pb2.HelloReply:
-        """This group's own newest statement, where a hello lacks it; in a message that is the caller's."""
+        """This group's own newest statement, where a hello lacks it, or that this gateway is silent; in a
+        message that is the caller's."""
 
 
 class PeerService:
@@ -118,6 +126,10 @@ class PeerService:
         Its grace is for calls that get somewhere, and would be used up by questions that only wait.
         """
         self._leaving = True
+        self.wake()
+
+    def wake(self) -> None:
+        """Answers who waits for news with what there is: nothing new, or that this gateway is silent."""
         for event in self._moved.values():
             event.set()
 
@@ -129,7 +141,9 @@ class PeerService:
             if not self._hellos.receive(peer, request):
                 await call.refuse("your statement is not believed; see the log", record=False)
             reply = self._hellos.reply(request)
-            for fingerprint in sorted(self._callers[peer].exported):
+            # The logs of a gateway that does not speak are not the group's: they lack what others hold.
+            exported = () if reply.silent else sorted(self._callers[peer].exported)
+            for fingerprint in exported:
                 log = self._offers.log(fingerprint)
                 if log is not None:
                     reply.positions.add(
@@ -152,11 +166,13 @@ class PeerService:
                 after = position_from_wire(request.after) if request.HasField("after") else None
             except CatalogError as error:
                 await call.refuse(error.what, grpc.StatusCode.INVALID_ARGUMENT, Failure.PROTOCOL)
+            await self._unless_silent(call)
             now = time.monotonic()
             await call.shed_if(call.ticket.hold(GuardName.CATALOGS, 1, now, fingerprint))
             if after == log.position:
                 wait = min(request.wait_ms, self._limits.catalog_wait_ms) / 1000
                 await self._wait_for_move(fingerprint, wait)
+                await self._unless_silent(call)
             if after is not None and after != log.position:
                 # Gather what comes in the same moment: one fuller answer instead of many.
                 await asyncio.sleep(self._limits.catalog_linger_ms / 1000)
@@ -215,6 +231,10 @@ class PeerService:
             why = error.what
         # The window has been given back by now; the error may have to wait until the peer reads.
         await call.refuse(why, grpc.StatusCode.DEADLINE_EXCEEDED, record=False)
+
+    async def _unless_silent(self, call: Call) -> None:
+        if self._hellos.silent:
+            await call.refuse(SILENT, grpc.StatusCode.FAILED_PRECONDITION, record=False)
 
     def _call(self, peer: str, kind: Kind, context: Context) -> Call:
         return Call(

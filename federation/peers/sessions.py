@@ -25,24 +25,13 @@ from federation.config import Limits
 from federation.counters import counters
 from federation.errors import PeerError
 from federation.peering import Sharing
+from federation.peers.events import COUNTED, problem
 from federation.peers.gossip_config import POSITIONS_MAX
 from federation.peers.link import PeerLink
 from federation.timeouts import timeout
 from federation.trust.handshakes import RefusalLog
 from gossip.engine import GossipEngine
-from gossip.events import (
-    Event,
-    LinkChanged,
-    OwnStall,
-    OwnTwin,
-    OwnVersionAhead,
-    PeerDown,
-    PeerRestarted,
-    PeerSuspect,
-    PeerUp,
-    Quarantined,
-    StatementRejected,
-)
+from gossip.events import OwnVersionAhead, PeerRestarted, PeerUp, StatementRejected
 from gossip.statement import BOOT_NONCE_BYTES
 from local_group.process_errors import CoordinationError
 from moonmesh.v1 import peer_pb2
@@ -54,18 +43,9 @@ RETRY_SECONDS = (0.1, 2.0)
 ANSWER_SECONDS = 5.0
 """How long an owner may take for an answer beyond the time it was told to wait for news."""
 HELLO_INTERVALS = 2
-"""Hello intervals for which a hello is waited for its answer; so many are under way to a peer at most."""
+"""Hello intervals for which a hello is waited for its answers."""
 TICK_SECONDS_MIN = 0.01
 """Between two ticks of gossip."""
-COUNTED: Mapping[type[Event], str] = {
-    PeerSuspect: "moonmesh_gossip_suspects_total",
-    PeerDown: "moonmesh_gossip_downs_total",
-    LinkChanged: "moonmesh_gossip_link_changes_total",
-    StatementRejected: "moonmesh_gossip_rejected_total",
-    Quarantined: "moonmesh_gossip_quarantines_total",
-    OwnStall: "moonmesh_gossip_stalls_total",
-}
-"""Events of gossip that are counted."""
 
 
 class Terms(Protocol):
@@ -175,7 +155,7 @@ class Sessions:
         """Greets every peer at each tick, until it is cancelled."""
         while True:
             self._hurry.clear()
-            self._hush()
+            self.hush()
             self._gossip.tick(time.monotonic(), int(time.time() * 1000))
             self._on_tick()
             self._send()
@@ -215,22 +195,22 @@ class Sessions:
         await asyncio.gather(*tasks, return_exceptions=True)
         await asyncio.gather(*(link.close() for link in self.links.values()))
 
-    def _hush(self) -> None:
-        # Asked each time before something is said: a process that was frozen for longer than its term is here
-        # before anything has told it so.
+    def hush(self) -> None:
+        """Silent, if the term is over. Called each time before something is said: a process that was frozen
+        for longer than its term is here before anything has told it so."""
         if not self._terms.valid():
             self._gossip.silence()
 
     def _send(self) -> None:
-        self._hush()
+        self.hush()
         # A peer that hangs is greeted once an interval, and what it is to be told is kept until then. Not
         # longer: it may hear us well, and only its answers are lost.
         interval = self._limits.hello_interval_ms / 1000
         for peer, hello in self._gossip.outbox(self._busy):
-            task = asyncio.create_task(self._greet(peer, hello))
             patience = asyncio.get_running_loop().call_later(interval, self._free, peer)
-            self._hellos.add(task)
             self._busy[peer] = patience
+            task = asyncio.create_task(self._greet(peer, hello, patience))
+            self._hellos.add(task)
             task.add_done_callback(partial(self._greeted, peer, patience))
 
     def _free(self, peer: str) -> None:
@@ -239,27 +219,39 @@ class Sessions:
 
     def _greeted(self, peer: str, patience: asyncio.TimerHandle, task: asyncio.Task[None]) -> None:
         self._hellos.discard(task)
+        if not task.cancelled():
+            task.result()
+            self._let_go(peer, patience)
+
+    def _let_go(self, peer: str, patience: asyncio.TimerHandle) -> None:
+        """The hello of this `patience` has been heard, or never will be: the peer can be told more."""
         patience.cancel()
         if self._busy.get(peer) is patience:
             del self._busy[peer]
-        if not task.cancelled():
-            task.result()
-            self.answer()
+        self.answer()
 
-    async def _greet(self, peer: str, hello: peer_pb2.HelloRequest) -> None:
+    async def _greet(
+        self, peer: str, hello: peer_pb2.HelloRequest, patience: asyncio.TimerHandle
+    ) -> None:
+        """One hello to all gateways of a peer.
+
+        It can be told more once the one that speaks for it has answered: others, slow or not there, delay
+        nothing.
+        """
+        seconds = self._limits.hello_interval_ms / 1000 * HELLO_INTERVALS
         try:
-            seconds = self._limits.hello_interval_ms / 1000 * HELLO_INTERVALS
-            patient = peer in self._unanswered  # it is told as soon as it can be reached
-            reply = await self.links[peer].hello(hello, seconds, patient=patient)
+            async with aclosing(self.links[peer].hello(hello, seconds)) as replies:
+                async for reply in replies:
+                    if peer in self._unanswered:
+                        self._unanswered.discard(peer)
+                        self._is_back(peer)
+                    self._gossip.receive(peer, reply, time.monotonic())
+                    self.note_positions(peer, reply.positions)
+                    if not reply.silent:
+                        self._let_go(peer, patience)
         except PeerError:
             counters.add("moonmesh_hello_errors_total")
             self._unanswered.add(peer)
-            return
-        if peer in self._unanswered:
-            self._unanswered.discard(peer)
-            self._is_back(peer)
-        self._gossip.receive(peer, reply, time.monotonic())
-        self.note_positions(peer, reply.positions)
 
     def _take_events(self) -> None:
         for event in self._gossip.events():
@@ -272,17 +264,8 @@ class Sessions:
                 self._refusals.refuse(event.peer, why, time.time(), kind=event.reason.value)
                 continue
             log.info("gossip: %s", event)
-            if isinstance(event, Quarantined):
-                self._on_problem(
-                    # Without the detail, in which a peer can write what it wants: problems are few.
-                    f"peer {event.peer} is in quarantine ({event.reason.value}): `moonmesh status` says "
-                    "more; see docs/operations.md, quarantine"
-                )
-            elif isinstance(event, OwnTwin):
-                self._on_problem(
-                    f"another process speaks for this group, in epoch {event.version.epoch}; peers do "
-                    "not believe this one: stop one of them"
-                )
+            if said := problem(event):
+                self._on_problem(said)
             elif isinstance(event, OwnVersionAhead) and event.proven and not self._is_raising():
                 self._raising = asyncio.create_task(self._raise_epoch(event))
 

@@ -41,7 +41,8 @@ def write_setup(setup: Setup) -> serving_pb2.Setup:
     """The message."""
     tls = setup.tls
     return serving_pb2.Setup(
-        group_json=setup.group.model_dump_json(),
+        # Only what was set: some settings may not be set together, whatever their values.
+        group_json=setup.group.model_dump_json(exclude_unset=True),
         federation=setup.callers.federation,
         tls=serving_pb2.ServerTls(
             name=tls.name,

@@ -50,8 +50,9 @@ class PeerSide:
         self.gossip.disbelieve(peer, Reason(reason), detail, count)
 
     def greeting(self) -> peer_pb2.HelloReply:
-        """What hellos are answered with; empty while another gateway speaks for the group."""
-        return self.gossip.greeting().message or peer_pb2.HelloReply()
+        """What hellos are answered with; that it is silent, while another gateway speaks for the group."""
+        self.sessions.hush()
+        return self.gossip.greeting().message or peer_pb2.HelloReply(silent=True)
 
     # For the command line
 
@@ -69,7 +70,7 @@ class PeerSide:
 def peer_side(
     config: GroupFile,
     member: Membership,
-    epoch: int,
+    epoch: int | None,
     *,
     terms: Terms,
     guards: Guards,
@@ -80,7 +81,7 @@ def peer_side(
     """Makes the parts; nothing runs yet.
 
     Args:
-        epoch: durable, and never used by another process.
+        epoch: durable, and never used by another process; None while this gateway does not lead.
         terms: whether it may be spoken in it, and where another one comes from.
         guards: of all peers, with the memory that they share.
         on_problem: told what an operator has to know.
@@ -104,7 +105,7 @@ def peer_side(
     return PeerSide(member, gossip, sessions, guards)
 
 
-def _gossip(config: GroupFile, member: Membership, epoch: int) -> GossipEngine:
+def _gossip(config: GroupFile, member: Membership, epoch: int | None) -> GossipEngine:
     return GossipEngine(
         config.name,
         member.peering.federation,

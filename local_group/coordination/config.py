@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from local_group.fields import Section, check_host, resolve_path
+from local_group.fields import Section, check_address, resolve_path
 
 MANAGED = "managed"
 ENDPOINTS_MAX = 9
@@ -16,14 +16,6 @@ ETCD_LEASE_MS_MIN = 2000
 """ms. etcd gives no shorter lease: one and a half of its election time, in whole seconds."""
 
 _File = Annotated[Path, BeforeValidator(resolve_path)]
-
-
-def check_address(value: str) -> str:
-    """`value` if it is `host:port`, else ValueError."""
-    host, colon, port = value.rpartition(":")
-    if not colon or not (port.isascii() and port.isdigit() and 1 <= int(port) <= 65535):
-        raise ValueError(f'{value!r} is not "host:port", with a port in 1..65535')
-    return f"{check_host(host)}:{int(port)}"
 
 
 def _one_or_more(value: Any) -> Any:
@@ -45,6 +37,9 @@ class CoordinationConfig(Section):
     backend: Literal["file", "etcd", "raft"] = "file"
     """`file`: in `data_dir`, for gateways on one host. `etcd`: for any. `raft`: the gateways themselves,
     three or more, each on a host of its own."""
+    file_folder: _File | None = None
+    """Folder of the durable epoch for `file`, on a local disk; `coordination` in `data_dir` without it. Where
+    several places of a group are on one host, all name the same one."""
     lease_ms: Annotated[int, Field(ge=500, le=60_000)] = 2000
     """ms after which a leader that was not heard of is replaced; it has stopped by itself a tenth
     earlier. With etcd whole seconds, two at least. `file` needs none: a leader there leads until its
@@ -88,7 +83,7 @@ class CoordinationConfig(Section):
         for name, field in type(self).model_fields.items():
             kind = name.partition("_")[0]
             if (
-                kind in ("etcd", "raft")
+                kind in ("file", "etcd", "raft")
                 and kind != self.backend
                 and getattr(self, name) != field.default
             ):
@@ -135,7 +130,9 @@ class CoordinationConfig(Section):
 
 
 def _distinct(value: tuple[str, ...]) -> tuple[str, ...]:
-    checked = tuple(check_address(each) for each in value)
+    checked = tuple(
+        check_address(each, "of etcd's clients, or of a member of Raft") for each in value
+    )
     for each in checked:
         if checked.count(each) > 1:
             raise ValueError(f"{each} is there twice")

@@ -16,7 +16,7 @@ import pytest
 
 from federation.config import Limits
 from federation.limits.switches import PERMIT, VARIABLE
-from federation.peers.link import HELLO_METHOD, PULL_METHOD, RETRY_AFTER
+from federation.peers.wire import HELLO_METHOD, PULL_METHOD, RETRY_AFTER
 from federation.transfer.frames import Block, Decoder
 from moonmesh.v1 import peer_pb2
 from tests.integration.test_hostile_peer import Attacker

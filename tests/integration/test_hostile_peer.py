@@ -12,7 +12,7 @@ from chaos.hostile.peer import Behaviour, honest_block
 from federation.config import Limits
 from federation.identity import Envelope, block_digest, key_hash
 from federation.peering import load_peering
-from federation.peers.link import CATALOG_METHOD, PULL_METHOD
+from federation.peers.wire import CATALOG_METHOD, PULL_METHOD
 from federation.trust.credentials import Credentials, load_credentials
 from moonmesh.v1 import peer_pb2
 from tests.support.federation import FINGERPRINT, NAMESPACE, Federation, HostileGroup, write

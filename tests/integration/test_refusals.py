@@ -10,7 +10,7 @@ import pytest
 
 from federation.client import FederatedStore
 from federation.errors import ConfigError
-from federation.peers.link import PULL_METHOD
+from federation.peers.wire import PULL_METHOD
 from federation.trust.authority import Authority
 from federation.trust.credentials import (
     EngineCredentials,

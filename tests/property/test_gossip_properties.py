@@ -8,7 +8,7 @@ from google.protobuf.message import DecodeError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gossip.engine import Receipt
+from gossip.engine import GossipEngine, Receipt
 from gossip.events import PeerDown, PeerRestarted, StatementRejected
 from gossip.membership import PeerState
 from gossip.statement import DOMAIN, Signed, Statement, StatementError, sign, verify
@@ -207,3 +207,38 @@ def test_no_storm_of_messages_breaks_what_always_holds(
         for view in a.view(now).peers:
             if view.state is PeerState.DOWN:
                 assert view.witnesses, "on one observer's word alone"
+
+
+@settings(max_examples=8, deadline=None)
+@given(st.integers(0, 1 << 32), st.lists(st.booleans(), min_size=2, max_size=6))
+def test_a_gateway_is_heard_in_its_terms_alone(seed: int, terms: list[bool]) -> None:
+    """Whatever comes in, nothing goes out between two terms, and each term is above the one before."""
+    world = World("abc", seed)
+    world.loss, world.late, world.doubled = 0.2, 0.1, 0.2
+    follower = world.engines["a"] = engine("a", "b", "c", epoch=None)
+    said: list[int] = []
+    epoch = 1
+
+    def check(one: GossipEngine) -> None:
+        if one is follower and not one.view(world.now).speaking:
+            assert one.outbox() == []
+            assert one.greeting().message is None
+
+    world.check = check
+    for leads in terms:
+        if leads:
+            epoch += 1
+            follower.lead(epoch, bytes([epoch]) * 16, world.now)
+            said.append(epoch)
+        else:
+            follower.silence()
+        world.run(3)
+        assert follower.version.epoch == (said[-1] if said else 0)
+    world.loss = world.late = 0.0
+    epoch += 1
+    follower.lead(epoch, bytes(16), world.now)
+    world.run(6)
+    assert world.engines["b"].versions["a"].epoch == epoch
+    assert world.states() == {PeerState.ALIVE}
+    kinds = {type(event).__name__ for _, name, event in world.story if name == "a"}
+    assert not kinds & {"OwnVersionAhead", "OwnTwin", "Quarantined"}

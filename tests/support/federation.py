@@ -55,6 +55,8 @@ class Federation:
         master: `[master]` of every group.
         coordination: `[coordination]` of every group.
         own: tables of single groups, in the place of those of every group.
+        places: further places of groups: name, as if it were a group's, to that of the group. They start
+            after the groups, whose master, and managed etcd, they share.
     """
 
     def __init__(
@@ -71,16 +73,18 @@ class Federation:
         master: Mapping[str, Any] | None = None,
         coordination: Mapping[str, Any] | None = None,
         own: Mapping[str, Mapping[str, Any]] | None = None,
+        places: Mapping[str, str] | None = None,
     ) -> None:
         self.folder = folder
-        self.ports = {name: free_port_base() for name in names}
+        self.places = dict(places or {})
+        self.ports = {name: free_port_base() for name in (*names, *self.places)}
         self._absent = set(absent)
         self._alive = alive
         self._stack = ExitStack()
         self._stores: list[FederatedStore] = []
         self._engines: dict[str, FederatedStore] = {}
         self.groups: dict[str, RunningGroup] = {}
-        options = [f"--group={name}=127.0.0.1:{base + 2}" for name, base in self.ports.items()]
+        options = [f"--group={name}={self._addresses(name)}" for name in names]
         made = moonmesh(
             "peer", "init", folder, "--federation", "test", *options, "--namespaces", "demo"
         )
@@ -99,6 +103,17 @@ class Federation:
             }
             tables.update((own or {}).get(name, {}))
             write_group(folder / name, name, self.ports[name], **tables)
+            for place in (place for place, group in self.places.items() if group == name):
+                shared = {
+                    "gateway": {**tables["gateway"], "peering": f"../{name}/peering.toml"},
+                    "master": {"address": f"127.0.0.1:{self.ports[name]}"},
+                    "coordination": {
+                        "backend": "etcd",
+                        "etcd_endpoints": [f"127.0.0.1:{self.ports[name] + 4}"],
+                    },
+                }
+                more = (own or {}).get(place, {})
+                write_group(folder / place, name, self.ports[place], **{**tables, **shared, **more})
 
     def __enter__(self) -> Federation:
         try:
@@ -108,7 +123,10 @@ class Federation:
                 if name not in self._absent
             }
             self._stack.callback(self._each, RunningGroup.down)
-            self._each(RunningGroup.up)
+            firsts = {name: group for name, group in self.groups.items() if name not in self.places}
+            self._each(RunningGroup.up, firsts)
+            if self.places:
+                self._each(RunningGroup.up, {name: self.groups[name] for name in self.places})
             if self._alive:
                 self.wait_until_alive()
         except BaseException:
@@ -126,10 +144,13 @@ class Federation:
             store.close()
         self._stack.close()
 
-    def _each(self, do: Callable[[RunningGroup], None]) -> None:
+    def _each(
+        self, do: Callable[[RunningGroup], None], groups: Mapping[str, RunningGroup] | None = None
+    ) -> None:
         """All groups at once: one waits most of the time. All are done before an error is raised."""
-        with ThreadPoolExecutor(len(self.groups)) as threads:
-            done = [threads.submit(do, group) for group in self.groups.values()]
+        chosen = self.groups if groups is None else groups
+        with ThreadPoolExecutor(len(chosen)) as threads:
+            done = [threads.submit(do, group) for group in chosen.values()]
         for one in done:
             one.result()
 
@@ -191,6 +212,11 @@ class Federation:
             return sum(view["blocks"] for view in views) == blocks
 
         wait_for(seen, 20, f"{name} to see {blocks} blocks of {peer}: {self._dump(name)}")
+
+    def _addresses(self, group: str) -> str:
+        """Of all its gateways, as `peer init` takes them."""
+        names = [group, *(place for place, of in self.places.items() if of == group)]
+        return ",".join(f"127.0.0.1:{self.ports[name] + 2}" for name in names)
 
     def _dump(self, name: str) -> str:
         return json.dumps(self.status(name).get("peers"))

@@ -27,12 +27,12 @@ KEYS = {
 def engine(
     name: str,
     *peers: str,
-    epoch: int = 1,
+    epoch: int | None = 1,
     nonce: int = 1,
     config: GossipConfig = CONFIG,
     now: float = 0.0,
 ) -> GossipEngine:
-    """One that has just started."""
+    """One that has just started; without an epoch, it is silent."""
     return GossipEngine(
         name,
         "demo",

@@ -80,6 +80,10 @@ class Hearing:
     def __init__(self, engine: GossipEngine) -> None:
         self._engine = engine
 
+    @property
+    def silent(self) -> bool:
+        return self._engine.greeting().message is None
+
     def receive(self, peer: str, hello: peer_pb2.HelloRequest) -> bool:
         receipt = self._engine.receive(peer, hello, time.monotonic())
         return receipt is not Receipt.REJECTED
@@ -111,9 +115,10 @@ class East:
             limits=self.limits,
             lost=self._count_lost,
         )
+        self.gossip = gossip(made, "east", "west", "north")
         self.service = PeerService(
             callers=Callers.of(Membership(peering, sharing, self.credentials)),
-            hellos=Hearing(gossip(made, "east", "west", "north")),
+            hellos=Hearing(self.gossip),
             offers=self.offers,
             blocks=blocks,
             limits=self.limits,
@@ -181,8 +186,16 @@ async def linked(
 
 
 @contextlib.asynccontextmanager
-async def link_to(address: str, made: Made, own: str, **limits: Any) -> AsyncIterator[PeerLink]:
-    peer: PeerConfig = made.peering(own, "east").peers[0].model_copy(update={"address": address})
+async def link_to(
+    address: str | Sequence[str], made: Made, own: str, **limits: Any
+) -> AsyncIterator[PeerLink]:
+    """`own`'s link to east, whose gateway is, or whose gateways are, there."""
+    addresses = (address,) if isinstance(address, str) else tuple(address)
+    peer: PeerConfig = (
+        made.peering(own, "east")
+        .peers[0]
+        .model_copy(update={"address": None, "addresses": addresses})
+    )
     config = Limits(**limits)
     link = PeerLink(
         peer,

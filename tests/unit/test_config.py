@@ -11,6 +11,7 @@ from federation.config import GroupFile, Limits, load_group
 from federation.limits_config import SERVING_BYTES_PER_BLOCK, SERVING_OWN_BYTES
 from local_group.config import load_place, parse_size, read_toml
 from local_group.errors import ConfigError
+from local_group.ports import mooncake_ports
 from local_group.toml import find_line
 
 GOOD = """\
@@ -102,7 +103,26 @@ PROBLEMS = [
     ("port_base = 7400", "port_base = 17000", 8, "stores", "choose a port_base outside"),
     ("lease_ttl_ms = 10000", "lease_ttl_ms = 1", 6, "master.lease_ttl_ms", "must be at least 100"),
     ("[stores]", "host = 'a:1'\n[stores]", 8, "master.host", "is not a known key"),
-    ("count = 2", "count = 0", 9, "stores.count", "must be at least 1, not 0"),
+    ("count = 2", "count = -1", 9, "stores.count", "must be at least 0, not -1"),
+    ("count = 2", "count = 0", 8, "stores", "count = 0, and the master that is started here"),
+    (
+        "lease_ttl_ms = 10000",
+        'lease_ttl_ms = 5000\naddress = "h:7400"',
+        5,
+        "master",
+        "lease_ttl_ms cannot be set together with address: the master at h:7400 has its own",
+    ),
+    ("lease_ttl_ms = 10000", "admin_port = 7401", 5, "master", "and there is no address: add it"),
+    ("lease_ttl_ms = 10000", 'address = "h"', 6, "master.address", "has no port: write"),
+    ("lease_ttl_ms = 10000", 'address = "h:0"', 6, "master.address", "not a port in 1..65535"),
+    ("lease_ttl_ms = 10000", 'address = "h:65535"', 5, "master", "set admin_port"),
+    (
+        "lease_ttl_ms = 10000",
+        'address = "127.0.0.1:7400"',
+        5,
+        "master",
+        "is this place's own host and port_base, and no master is started here",
+    ),
     ("count = 2", "count = 65", 9, "stores.count", "must be at most 64, not 65"),
     ("count = 2", "count = 2.5", 9, "stores.count", "must be a whole number, not 2.5"),
     ('"256 MiB"\n\n[g', '"15 MiB"\n\n[g', 10, "stores.dram", "refuses stores below 16 MiB"),
@@ -176,11 +196,50 @@ def test_a_problem_is_told_with_its_place(
 
 
 def test_all_problems_are_told_at_once(tmp_path: Path) -> None:
-    text = GOOD.replace("7400", "80").replace("count = 2", "count = 0").replace("bf16", "")
+    text = GOOD.replace("7400", "80").replace("count = 2", "count = 65").replace("bf16", "")
     message = message_of(write(tmp_path, text))
     assert "3 problems" in message
     for field in ("port_base", "stores.count", "namespaces.demo.kv_dtype"):
         assert f": {field}: " in message
+
+
+def test_a_place_whose_master_runs_elsewhere(tmp_path: Path) -> None:
+    text = GOOD.replace("lease_ttl_ms = 10000", 'address = "east-1:8400"')
+    text += '[coordination]\nfile_folder = "shared"\n'
+    group = load_group(write(tmp_path, text))
+    assert (group.master_address, group.admin_url) == ("east-1:8400", "http://east-1:8401")
+    assert [use.purpose for use in mooncake_ports(group)] == ["store-0", "store-1"]
+    text = text.replace("[stores]", "admin_port = 9003\n[stores]")
+    group = load_group(write(tmp_path, text))
+    assert group.admin_url == "http://east-1:9003"
+    assert group.coordination_dir == tmp_path / "shared"
+    alone = text.replace("count = 2", "count = 0").replace('dram = "256 MiB"', "")
+    group = load_group(write(tmp_path, alone))
+    assert (group.stores.count, group.stores.dram) == (0, 0)
+    assert mooncake_ports(group) == []
+
+
+@pytest.mark.parametrize(
+    ("coordination", "message"),
+    [
+        ("", "its gateway would lead beside that of the first place: set coordination.backend"),
+        ('backend = "etcd"', "a managed etcd would be its own: name that of the first place"),
+        ('backend = "etcd"\netcd_endpoints = ["h:7404"]', ""),
+        ('backend = "etcd"\nfile_folder = "x"', 'file_folder is for backend = "file"'),
+    ],
+)
+def test_two_places_share_their_coordination(
+    tmp_path: Path, coordination: str, message: str
+) -> None:
+    text = GOOD.replace("lease_ttl_ms = 10000", 'address = "east-1:8400"')
+    path = write(tmp_path, f"{text}[coordination]\n{coordination}\n")
+    if message:
+        assert message in message_of(path)
+    else:
+        load_group(path)
+    without = path.read_text().replace('listen = "127.0.0.1"', "enabled = false")
+    if not message.startswith("file_folder"):
+        load_group(write(tmp_path, without))
 
 
 def test_two_names_for_one_envelope(tmp_path: Path) -> None:

@@ -36,7 +36,10 @@ def group(folder: Path, **coordination: Any) -> GroupFile:
         ({"backend": "etcd", "lease_ms": 2500}, "leases of whole seconds"),
         ({"backend": "etcd", "lease_ms": 1000}, "2000 ms at least"),
         ({"backend": "etcd", "etcd_endpoints": []}, "at least 1 item"),
-        ({"backend": "etcd", "etcd_endpoints": ["etcd"]}, "'etcd' is not \"host:port\""),
+        (
+            {"backend": "etcd", "etcd_endpoints": ["etcd"]},
+            "'etcd' has no port: write \"host:port\" (of etcd's",
+        ),
         ({"backend": "etcd", "etcd_endpoints": ["a:1", "a:1"]}, "a:1 is there twice"),
         ({"backend": "etcd", "etcd_endpoints": ["managed", "a:1"]}, "it stands alone"),
         ({"backend": "etcd", "etcd_ca": "ca.pem"}, "the managed etcd has no TLS"),

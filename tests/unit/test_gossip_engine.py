@@ -415,12 +415,44 @@ def test_a_follower_listens_and_says_nothing() -> None:
     east.receive("west", says(), 0.0)
     east.tick(1.0)
     assert east.outbox() == []
-    assert east.reply_to(peer_pb2.HelloRequest()) == peer_pb2.HelloReply()
+    assert east.reply_to(peer_pb2.HelloRequest()) == peer_pb2.HelloReply(silent=True)
     assert east.peer_state("west") is PeerState.ALIVE
     assert not east.view(1.0).speaking
     east.lead(2, bytes(16), 2.0)
     assert hello(east, "west").HasField("statement")
     assert east.version == (2, 1)
+
+
+def test_a_gateway_without_a_term_is_silent_from_its_start() -> None:
+    east = engine("east", "west", "north", epoch=None)
+    assert east.version == (0, 0)
+    assert dict(east.versions) == {}
+    assert east.receive("west", says(), 0.0) is Receipt.ACCEPTED
+    for second in range(20):
+        east.tick(float(second))
+        assert east.outbox() == []
+        assert east.reply_to(peer_pb2.HelloRequest()) == peer_pb2.HelloReply(silent=True)
+    assert not east.view(20.0).speaking
+    east.lead(4, bytes(16), 20.0)
+    assert hello(east, "west").HasField("statement")
+    assert dict(east.versions) == {"east": (4, 1), "west": (1, 1)}
+
+
+def test_what_another_gateway_says_for_the_group_is_no_surprise_to_a_silent_one() -> None:
+    """The leader's statements come back from peers. They are neither a lost past nor a twin."""
+    east = engine("east", "west")
+    east.silence()
+    for second in range(1, 40):
+        told = says(seq=second)
+        told.have_epoch, told.have_seq = 2, second
+        told.yours.CopyFrom(signed("east", 2, second, nonce=7))
+        east.receive("west", told, float(second))
+        east.tick(float(second))
+    assert [e for e in east.events() if isinstance(e, (OwnVersionAhead, OwnTwin))] == []
+    east.lead(3, bytes(16), 40.0)
+    east.tick(41.0)
+    assert east.version.epoch == 3
+    assert [e for e in east.events() if isinstance(e, (OwnVersionAhead, OwnTwin))] == []
 
 
 def test_events_are_bounded() -> None:

@@ -16,7 +16,8 @@ from federation.catalog.wire import CatalogError
 from federation.errors import PeerError
 from federation.limits.errors import BreakerOpenError, ShedError, StallError
 from federation.limits.names import Failure, GuardName
-from federation.peers.link import RETRY_AFTER, PeerLink, UnreachableError
+from federation.peers.link import PeerLink
+from federation.peers.wire import RETRY_AFTER, UnreachableError
 from moonmesh.v1 import peer_pb2
 from tests.support.credentials import Made
 from tests.support.wait import wait_for_async
@@ -108,10 +109,10 @@ async def test_what_went_wrong_with_a_pull_is_told_until_one_ends_well(made: Mad
     handler = answering(Hello=grpc.unary_unary_rpc_method_handler(well))
     async with linked(handler, made) as link:
         assert link.reason == "not yet connected"
-        await link.hello(peer_pb2.HelloRequest(), 5)
+        await drained(link.hello(peer_pb2.HelloRequest(), 5))
         assert link.reason == ""
         link.blame(PeerError("the answer was cut short"))
-        await link.hello(peer_pb2.HelloRequest(), 5)
+        await drained(link.hello(peer_pb2.HelloRequest(), 5))
         assert link.reason == "the answer was cut short", "a hello says nothing of blocks"
         link.absolve()
         assert link.reason == ""
@@ -164,7 +165,9 @@ async def test_every_answer_is_a_sign_of_life(made: Made) -> None:
         assert link.guard._parts.verdicts.pulse._heard_at < 0, "nobody said that"
 
 
-async def test_a_patient_hello_is_said_as_soon_as_there_is_a_connection(made: Made) -> None:
+async def test_after_one_that_failed_a_hello_is_said_as_soon_as_there_is_a_connection(
+    made: Made,
+) -> None:
     async def well(raw: bytes, context: Any) -> bytes:
         return peer_pb2.HelloReply().SerializeToString()
 
@@ -174,9 +177,9 @@ async def test_a_patient_hello_is_said_as_soon_as_there_is_a_connection(made: Ma
         port = free.getsockname()[1]
     async with link_to(f"127.0.0.1:{port}", made, "west") as link:
         with pytest.raises(UnreachableError):
-            await link.hello(peer_pb2.HelloRequest(), 0.3, patient=True)
+            await drained(link.hello(peer_pb2.HelloRequest(), 0.3))
         assert link.reason, "and why it is not reached is found out all the same"
-        hello = asyncio.create_task(link.hello(peer_pb2.HelloRequest(), 10.0, patient=True))
+        hello = asyncio.create_task(drained(link.hello(peer_pb2.HelloRequest(), 10.0)))
         server = grpc.aio.server()
         server.add_generic_rpc_handlers((handler,))
         server.add_secure_port(f"127.0.0.1:{port}", made.of("east").server_credentials())

@@ -6,7 +6,7 @@ import pytest
 
 from federation.limits.errors import ShedError
 from federation.peers import arrivals
-from federation.peers.link import CATALOG_METHOD, PULL_METHOD
+from federation.peers.wire import CATALOG_METHOD, PULL_METHOD
 from moonmesh.v1 import peer_pb2
 from tests.support.credentials import Made
 from tests.support.wait import wait_for_async

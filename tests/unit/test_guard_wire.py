@@ -18,7 +18,7 @@ from federation.limits.names import GuardName
 from federation.limits.ticket import Cost, Ticket
 from federation.peers.arrivals import server_bounds
 from federation.peers.gossip_config import HELLO_BYTES_MAX
-from federation.peers.link import CATALOG_METHOD, HELLO_METHOD, PULL_METHOD, RETRY_AFTER
+from federation.peers.wire import CATALOG_METHOD, HELLO_METHOD, PULL_METHOD, RETRY_AFTER
 from federation.transfer.losses import LOST_BLOCKS_MIN
 from local_group import outcome as codes
 from local_group.outcome import Outcome, failed
@@ -141,7 +141,7 @@ async def test_a_hello_that_is_too_long_is_not_parsed(made: Made) -> None:
         for size, code in ((0, "INVALID_ARGUMENT"), (1, "RESOURCE_EXHAUSTED")):
             raw = b"\xff" * (HELLO_BYTES_MAX + size)
             with pytest.raises(grpc.aio.AioRpcError) as caught:
-                await link._control.unary_unary(HELLO_METHOD)(raw, timeout=5)
+                await link.gateways[0].control.unary_unary(HELLO_METHOD)(raw, timeout=5)
             assert caught.value.code().name == code
 
 
@@ -152,11 +152,11 @@ async def test_hellos_above_the_rate_are_refused(made: Made) -> None:
         west.tick(time.monotonic(), 1)
         ((_, hello),) = west.outbox()
         for _ in range(5):
-            await link.hello(hello, 5.0)
+            await drained(link.hello(hello, 5.0))
         with pytest.raises(ShedError, match="hello_rate"):
-            await link.hello(hello, 5.0)
+            await drained(link.hello(hello, 5.0))
         with pytest.raises(ShedError, match=r"left alone for now \(retry_after"):
-            await link.hello(hello, 5.0)
+            await drained(link.hello(hello, 5.0))
         await pulled(link, "absent")
 
 
@@ -167,7 +167,7 @@ async def test_catalog_questions_are_bounded_for_each_namespace(made: Made) -> N
     after = peer_pb2.Position(log_id=log.position.log_id, n=log.position.n)
     request = peer_pb2.CatalogRequest(fingerprint=FP, after=after, wait_ms=5000).SerializeToString()
     async with linked(east, made) as link:
-        calls = [link._control.unary_stream(CATALOG_METHOD)(request) for _ in range(3)]
+        calls = [link.gateways[0].control.unary_stream(CATALOG_METHOD)(request) for _ in range(3)]
         reads = [asyncio.ensure_future(call.read()) for call in calls]
         done, waiting = await asyncio.wait(reads, timeout=5, return_when=asyncio.FIRST_COMPLETED)
         (refused,) = done
@@ -250,7 +250,7 @@ async def test_what_cannot_be_opens_the_owners_breaker(
     async with linked(east, made) as link:
         for _ in range(3):
             with pytest.raises(grpc.aio.AioRpcError):
-                await link._bulk.unary_stream(PULL_METHOD)(raw, timeout=5).read()
+                await link.gateways[0].bulk.unary_stream(PULL_METHOD)(raw, timeout=5).read()
         if not counts:
             assert await pulled(link, "absent") == 0
             return
@@ -260,7 +260,7 @@ async def test_what_cannot_be_opens_the_owners_breaker(
         west = gossip(made, "west", "east")
         west.tick(time.monotonic(), 1)
         ((_, hello),) = west.outbox()
-        await link.hello(hello, 5.0)  # it can still show that it lives
+        await drained(link.hello(hello, 5.0))  # it can still show that it lives
 
 
 def gone(east: East, *keys: str) -> None:
@@ -340,7 +340,9 @@ async def test_calls_without_a_request_take_no_place_of_another_peer(made: Made)
         link_to(address, made, "west") as west,
         link_to(address, made, "north") as north,
     ):
-        calls = [west._bulk.stream_stream(PULL_METHOD)(never()) for _ in range(2 * places)]
+        calls = [
+            west.gateways[0].bulk.stream_stream(PULL_METHOD)(never()) for _ in range(2 * places)
+        ]
         reads = [asyncio.ensure_future(call.read()) for call in calls]
         refused = 2 * places - 16
         await wait_for_async(
@@ -355,6 +357,6 @@ async def test_calls_without_a_request_take_no_place_of_another_peer(made: Made)
 async def test_a_request_that_does_not_come_is_not_waited_for(made: Made) -> None:
     east = East(made, peer_stall_ms=100)
     async with linked(east, made) as link:
-        call = link._bulk.stream_stream(PULL_METHOD)(never())
+        call = link.gateways[0].bulk.stream_stream(PULL_METHOD)(never())
         with pytest.raises(grpc.aio.AioRpcError, match="no request came"):
             await asyncio.wait_for(call.read(), 5)

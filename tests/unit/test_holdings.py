@@ -76,3 +76,18 @@ def test_the_last_entry_of_the_journal_stands() -> None:
     holdings.restore(FP, "k", Held(5, DIGEST, "west", 3, 1, 0.0))
     assert holdings.exportable(FP, "k") is None
     assert len(holdings) == 1
+
+
+def test_what_peers_may_not_have_is_told_apart() -> None:
+    offered: list[Change] = []
+    hidden: list[Change] = []
+    held = Holdings(blocks_max=9, hop_limit=1, on_change=offered.append, on_hidden=hidden.append)
+    held.report(FP, "own", 8, DIGEST, 0.0)
+    held.admit(FP, "pulled", 8, DIGEST, "west", 3, 1, 0.0)
+    for key in ("own", "pulled"):
+        held.withdraw(FP, key)
+    assert [(change.key, change.added) for change in offered] == [("own", True), ("own", False)]
+    assert [(change.key, change.added) for change in hidden] == [
+        ("pulled", True),
+        ("pulled", False),
+    ]

@@ -1,4 +1,4 @@
-"""A gateway leads before it speaks, and is silent once its term is over."""
+"""A gateway leads before it speaks, follows without a term, and leads again when it can."""
 
 from __future__ import annotations
 
@@ -10,66 +10,160 @@ import pytest
 
 from federation import leading
 from federation.config import load_group
-from federation.leading import Leading
+from federation.leading import Leading, address_for_followers
+from local_group.coordination.base import Leader
+from local_group.process_errors import CoordinationError, Fenced
 from tests.support.groups import write_group
 from tests.support.wait import wait_for_async
 
 
-def make(folder: Path) -> Leading:
-    return Leading(load_group(write_group(folder, port_base=24000)))
+class Gateway:
+    """One gateway's terms, with what was told of them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.problems: list[str] = []
+        self.told: list[tuple[str, int]] = []
+        path = write_group(folder, port_base=24000)
+        self.terms = Leading(load_group(path), self.problems.append)
+        self.running: asyncio.Task[None] | None = None
+
+    def run(self) -> None:
+        self.running = asyncio.create_task(
+            self.terms.run(
+                lambda epoch: self.told.append(("leads", epoch)),
+                lambda epoch: self.told.append(("follows", epoch)),
+            )
+        )
+
+    async def lose(self) -> None:
+        """As if its term had been lost."""
+        assert self.terms._term is not None
+        await self.terms._coordination.resign(self.terms._term)
+
+    async def end(self) -> None:
+        if self.running is not None:
+            self.running.cancel()
+            await asyncio.gather(self.running, return_exceptions=True)
+        await self.terms.end()
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leading, "FIRST_TERM_S", 0.05)
 
 
 async def test_it_leads_and_gives_it_up(tmp_path: Path) -> None:
-    one, two = make(tmp_path), make(tmp_path)
-    assert not one.valid()
-    await one.begin()
-    assert (one.valid(), one.epoch) == (True, 1)
+    one, two = Gateway(tmp_path), Gateway(tmp_path)
+    assert (one.terms.valid(), one.terms.epoch) == (False, 0)
+    await one.terms.start()
+    assert (one.terms.valid(), one.terms.epoch) == (True, 1)
     await one.end()
-    assert not one.valid()
-    await two.begin()
-    assert two.epoch == 2
+    assert not one.terms.valid()
+    await two.terms.start()
+    assert (two.terms.valid(), two.terms.epoch) == (True, 2)
     await two.end()
 
 
-async def test_it_says_that_it_waits(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+async def test_a_second_one_follows_until_the_first_is_gone(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, impatient: None
 ) -> None:
-    monkeypatch.setattr(leading, "SAY_AFTER_S", 0.05)
     caplog.set_level(logging.INFO)
-    one, two = make(tmp_path), make(tmp_path)
-    await one.begin()
-    waiting = asyncio.create_task(two.begin())
-    await wait_for_async(lambda: "waiting for the term" in caplog.text, 5, "a word")
-    waiting.cancel()
-    await asyncio.gather(waiting, return_exceptions=True)
-    await two.end()
+    one, two = Gateway(tmp_path), Gateway(tmp_path)
+    await one.terms.start()
+    await two.terms.start()
+    assert "waiting for the term" in caplog.text
+    two.run()
+    assert await two.terms.leader() == Leader("127.0.0.1:24002", two.terms._coordination.address, 1)
+    assert (two.terms.valid(), two.told) == (False, [])
     await one.end()
+    await wait_for_async(lambda: two.told == [("leads", 2)], 5, "the second to lead")
+    await two.end()
 
 
-async def test_a_term_that_is_lost_is_told_and_another_can_follow(tmp_path: Path) -> None:
-    one = make(tmp_path)
-    await one.begin()
-    losing = asyncio.create_task(one.lost())
+async def test_a_term_that_is_lost_is_told_and_another_follows(tmp_path: Path) -> None:
+    one = Gateway(tmp_path)
+    await one.terms.start()
+    one.run()
     await asyncio.sleep(0)
-    assert not losing.done()
-    assert one._term is not None
-    await one._coordination.resign(one._term)  # as if it had been lost
-    await asyncio.wait_for(losing, 5)
-    assert not one.valid()
-    await one.begin()
-    assert (one.valid(), one.epoch) == (True, 2)
+    assert one.told == [], "the first one was told by start"
+    await one.lose()
+    await wait_for_async(lambda: len(one.told) == 2, 5, "its next term")
+    assert one.told == [("follows", 1), ("leads", 2)]
+    assert one.terms.valid()
     await one.end()
 
 
 async def test_a_term_that_goes_on_in_a_higher_epoch_is_not_lost(tmp_path: Path) -> None:
-    one = make(tmp_path)
-    await one.begin()
-    losing = asyncio.create_task(one.lost())
-    assert await one.above(40) == 41
-    assert (one.valid(), one.epoch) == (True, 41)
-    assert one._term is not None
-    await wait_for_async(lambda: not one._raising.locked(), 5, "it to be looked at")
-    assert not losing.done()
-    await one._coordination.resign(one._term)
-    await asyncio.wait_for(losing, 5)
+    one = Gateway(tmp_path)
+    await one.terms.start()
+    one.run()
+    assert await one.terms.above(40) == 41
+    assert (one.terms.valid(), one.terms.epoch) == (True, 41)
+    await wait_for_async(lambda: not one.terms._raising.locked(), 5, "it to be looked at")
+    assert one.told == []
+    await one.lose()
+    await wait_for_async(lambda: len(one.told) == 2, 5, "its next term")
+    assert one.told == [("follows", 41), ("leads", 42)]
     await one.end()
+
+
+async def test_a_follower_cannot_raise_the_epoch(tmp_path: Path, impatient: None) -> None:
+    one, two = Gateway(tmp_path), Gateway(tmp_path)
+    await one.terms.start()
+    await two.terms.start()
+    with pytest.raises(Fenced, match="does not lead"):
+        await two.terms.above(40)
+    await two.end()
+    await one.end()
+
+
+async def test_the_leader_of_an_older_term_is_nobody(tmp_path: Path) -> None:
+    one = Gateway(tmp_path)
+    await one.terms.start()
+    found = [Leader("a", "unix:a", 7), Leader("b", "unix:b", 6), Leader("b", "unix:b", 8)]
+
+    async def leader() -> Leader:
+        return found.pop(0)
+
+    one.terms._coordination.leader = leader  # type: ignore[method-assign]
+    assert [await one.terms.leader() for _ in range(3)] == [
+        Leader("a", "unix:a", 7),
+        None,
+        Leader("b", "unix:b", 8),
+    ]
+    assert one.terms.known == Leader("b", "unix:b", 8)
+    await one.end()
+
+
+async def test_one_that_can_no_longer_lead_goes_on_as_a_follower(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leading, "AGAIN_S", 0.01)
+    one = Gateway(tmp_path)
+    await one.terms.start()
+    tries: list[int] = []
+    campaign = one.terms._coordination.campaign
+
+    async def damaged(floor: int = 0) -> object:
+        tries.append(floor)
+        if len(tries) < 3:
+            raise CoordinationError("the epoch file is damaged")
+        return await campaign(floor)
+
+    one.terms._coordination.campaign = damaged  # type: ignore[assignment, method-assign]
+    one.run()
+    await one.lose()
+    await wait_for_async(lambda: len(one.told) == 2, 5, "its next term")
+    assert one.told == [("follows", 1), ("leads", 2)]
+    assert tries == [1, 1, 1], "above the epoch that it had"
+    assert one.problems == ["this gateway cannot lead: the epoch file is damaged"] * 2
+    await one.end()
+
+
+def test_followers_on_other_hosts_come_where_engines_do(tmp_path: Path) -> None:
+    config = load_group(write_group(tmp_path, port_base=24000))
+    assert address_for_followers(config) == f"unix:{tmp_path}/data/run/gateway.sock"
+    gateway = config.gateway.model_copy(update={"engines_tcp": True})
+    assert address_for_followers(config.model_copy(update={"gateway": gateway})) == (
+        "127.0.0.1:24003"
+    )

@@ -93,6 +93,13 @@ def test_a_good_file(write: Write, tmp_path: Path) -> None:
     assert peering.peer("south") is None
 
 
+def test_a_peer_with_several_gateways(write: Write) -> None:
+    text = GOOD.replace('address = "127.0.0.1:7502"', 'addresses = ["west-1:7502", "west-2:07502"]')
+    west, north = load_peering(write(text)).peers
+    assert west.gateways == ("west-1:7502", "west-2:7502")
+    assert north.gateways == ("north.example:7602",)
+
+
 def test_key_files_need_not_exist_yet_if_they_are_not_read(write: Write, tmp_path: Path) -> None:
     (tmp_path / "north.pub").unlink()
     peering = load_peering(write(GOOD), read_keys=False)
@@ -153,6 +160,28 @@ WEST_KEY = f'key = "{KEYS[0]}"'
             "127.0.0.1:7502",
             "127.0.0.1",
             "7: peers.0.address: '127.0.0.1' has no port: write \"host:port\"",
+        ),
+        ('address = "127.0.0.1:7502"', "", 'peers.0: peer "west" has no address: add address ='),
+        (
+            'address = "127.0.0.1:7502"',
+            'address = "a:1"\naddresses = ["b:1"]',
+            'peers.0: peer "west" has both address and addresses: remove one',
+        ),
+        (
+            'address = "127.0.0.1:7502"',
+            'addresses = ["a:1", "A:1"]',
+            '7: peers.0.addresses: "a:1" is listed twice: each gateway has its own',
+        ),
+        ('address = "127.0.0.1:7502"', 'addresses = ["a"]', "'a' has no port: write"),
+        (
+            'address = "127.0.0.1:7502"',
+            'addresses = ["a:1", "a:2", "a:3", "a:4", "a:5"]',
+            "7: peers.0.addresses: tuple should have at most 4 items",
+        ),
+        (
+            'address = "127.0.0.1:7502"',
+            'addresses = ["a:1", "north.example:7602"]',
+            'peers: two peers have the address "north.example:7602" (west, north): ',
         ),
         ("127.0.0.1:7502", "127.0.0.1:0", "'0' is not a port in 1..65535"),
         ("127.0.0.1:7502", "127.0.0.1:http", "'http' is not a port in 1..65535"),

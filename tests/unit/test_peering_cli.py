@@ -95,6 +95,18 @@ def test_force_with_groups_writes_their_new_keys(tmp_path: Path) -> None:
     check(tmp_path)
 
 
+def test_a_group_with_two_gateways(tmp_path: Path) -> None:
+    groups = ["--group", "east=h1:7402,h2:7402", "--group", "west=127.0.0.1:7502"]
+    init(tmp_path, "--federation", "demo", *groups)
+    check(tmp_path)
+    (east,) = load_peering(tmp_path / "west" / "peering.toml").peers
+    assert east.gateways == ("h1:7402", "h2:7402")
+    assert "find it at h1:7402, h2:7402." in (tmp_path / "east" / "peering.toml").read_text()
+    shown = call("show", "-c", tmp_path / "west" / "peering.toml").output
+    assert "h1:7402" in shown
+    assert "h2:7402" in shown
+
+
 def test_inline_keys_that_are_old_are_told(tmp_path: Path) -> None:
     init(tmp_path, "--federation", "demo", *TWO)
     with pytest.raises(ConfigError, match='another key for peer "west"') as caught:
@@ -116,6 +128,16 @@ def test_inline_keys_that_are_old_are_told(tmp_path: Path) -> None:
         (
             ["--federation", "demo", "--group", "a=h:1", "--group", "b=h:1"],
             'two groups have the address "h:1"',
+        ),
+        (
+            ["--federation", "demo", "--group", "a=h:1,i:1", "--group", "b=j:1,I:1"],
+            'two groups have the address "I:1"',
+        ),
+        (["--federation", "demo", "--group", "a=h:1,H:01"], 'group "a" has an address twice'),
+        (["--federation", "demo", "--group", "a=h:1,"], "'' has no port"),
+        (
+            ["--federation", "demo", "--group", "a=h:1,h:2,h:3,h:4,h:5"],
+            'group "a" has 5 addresses: at most 4',
         ),
         (["--federation", "demo", *TWO, "--namespaces", 'a"b'], "cannot be a namespace's name"),
         (["--force", "--renew"], "--force and --renew exclude each other"),

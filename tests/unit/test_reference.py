@@ -59,11 +59,11 @@ def test_the_reference_has_every_field_once() -> None:
     "row",
     [
         '| `staging_bytes` | size | `"256 MiB"` | 16 MiB to 1024 GiB | Bytes of staging,',
-        "| `dram` | size | **required** |  | Bytes of memory",
+        '| `dram` | size | `"0 bytes"` |  | Bytes of memory',
         '| `protocol` | `"tcp"` or `"rdma"` | `"tcp"` |  | Mooncake\'s transport',
         "| `engines_tcp` | true or false | `false` |  | Also serve engines",
         "| `peering` | path | none |  | The group's `peering.toml`",
-        "| `export` | list of text | `[]` | at most 256 names | Namespaces,",
+        "| `export` | list of text | `[]` | at most 256 entries | Namespaces,",
         "| `port_base` | whole number | **required** | 1024 to 65535 | Port,",
         "| `model` | text | **required** | 1 to 256 characters | Model name",
         "| `hop_limit` | whole number | `1` | 1 | Groups",

@@ -130,12 +130,14 @@ class Talk:
 
     def __init__(self, ends: Ends) -> None:
         self.ends = ends
+        self.hushed: list[bool] = []
         self.relay = Relay(
             ends.serving,
             Replica(blocks_max=20 * WITHDRAWN_AT_ONCE, hop_limit=1, on_change=lambda _: None),
             callers=Callers("f", [Caller("west", [KEY.public_key()], frozenset())]),
             config=CONFIG,
             report=lambda: serving_pb2.ServingReport(details_json="{}"),
+            hushed=lambda: self.hushed.append(True),
         )
         self.tasks = [
             asyncio.create_task(self.relay.listen()),
@@ -230,9 +232,33 @@ async def test_nobody_is_served_before_blocks_and_greeting_are_here(talk: Talk) 
     assert talk.relay.reply(asked) == greeting, "a reply is its caller's own"
     asked.have_seq = 3
     assert talk.relay.reply(asked) == peer_pb2.HelloReply(), "it has that already"
-    await talk.say(serving_pb2.ToServing(greeting=peer_pb2.HelloReply()))
+    assert not talk.hushed
+    silent = peer_pb2.HelloReply(silent=True)
+    for _ in range(2):
+        await talk.say(serving_pb2.ToServing(greeting=silent))
     asked.have_epoch = 0
-    await wait_for_async(lambda: not talk.relay.reply(asked).ByteSize(), 5, "silence")
+    await wait_for_async(lambda: talk.relay.silent, 5, "silence")
+    assert talk.relay.reply(asked) == silent
+    await talk.say(serving_pb2.ToServing(greeting=greeting))
+    await wait_for_async(lambda: not talk.relay.silent, 5, "another term")
+    assert talk.hushed == [True], "told once for each silence"
+
+
+async def test_nothing_is_said_for_a_gateway_that_is_frozen(
+    talk: Talk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("federation.peers.relay.QUIET_S", 0.1)
+    talk.tasks.append(asyncio.create_task(talk.relay.watch()))
+    greeting = peer_pb2.HelloReply()
+    greeting.statement.CopyFrom(hello(3, group="east").statement)
+    await talk.say(serving_pb2.ToServing(greeting=greeting))
+    asked = peer_pb2.HelloRequest()
+    await wait_for_async(lambda: talk.relay.reply(asked) == greeting, 5, "its greeting")
+    await wait_for_async(lambda: talk.hushed, 5, "its silence to be noticed")
+    assert talk.relay.silent
+    assert talk.relay.reply(asked) == peer_pb2.HelloReply(silent=True)
+    await talk.say(serving_pb2.ToServing(ping=serving_pb2.Ping(n=1)))
+    await wait_for_async(lambda: talk.relay.reply(asked) == greeting, 5, "the gateway to be back")
 
 
 async def test_pings_are_answered_while_much_is_withdrawn(talk: Talk) -> None:

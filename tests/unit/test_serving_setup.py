@@ -51,6 +51,30 @@ def test_all_of_it_arrives(setup: Setup) -> None:
     assert read.callers.all_exported == setup.callers.all_exported
 
 
+@pytest.mark.parametrize(
+    "tables",
+    [
+        {
+            "master": {"address": "127.0.0.1:7500"},
+            "stores": {"count": 0},
+            "coordination": {"backend": "etcd", "etcd_endpoints": ["127.0.0.1:7504"]},
+        },
+        {"coordination": {"backend": "file", "file_folder": "shared"}},
+    ],
+)
+def test_whatever_the_group_is_made_of(
+    setup: Setup, tmp_path: Path, tables: dict[str, dict[str, object]]
+) -> None:
+    """Some settings may not be set together: what was not set is not set on the other side."""
+    gateway = {"enabled": True, "peering": "peering.toml"}
+    path = write_group(
+        tmp_path, port_base=7400, gateway=gateway, namespaces={"demo": NAMESPACE}, **tables
+    )
+    group = load_group(path)
+    message = write_setup(Setup(group, setup.callers, setup.tls)).SerializeToString()
+    assert read_setup(serving_pb2.Setup.FromString(message)).group == group
+
+
 def test_no_file_is_read(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
     message = serving_pb2.Setup.FromString(sent(setup))
 

@@ -15,6 +15,7 @@ from federation.errors import PeerError
 from federation.identity import Fingerprint
 from federation.peering import Sharing
 from federation.peers.sessions import HELLO_INTERVALS, Sessions
+from federation.peers.side import PeerSide
 from federation.trust.handshakes import RefusalLog
 from gossip.events import (
     Event,
@@ -41,7 +42,6 @@ class FakeLink:
 
     def __init__(self) -> None:
         self.backs = 0
-        self.patient: list[bool] = []
         self.questions = 0
         self.hello_fails = True
         self.fail = False
@@ -49,11 +49,12 @@ class FakeLink:
     def back(self) -> None:
         self.backs += 1
 
-    async def hello(self, hello: object, timeout: float, *, patient: bool) -> peer_pb2.HelloReply:
-        self.patient.append(patient)
+    async def hello(
+        self, hello: object, timeout: float
+    ) -> AsyncGenerator[peer_pb2.HelloReply, None]:
         if self.hello_fails:
             raise PeerError("nobody there")
-        return peer_pb2.HelloReply()
+        yield peer_pb2.HelloReply()
 
     async def catalog(self, request: object, timeout: float) -> AsyncGenerator[object, None]:
         self.questions += 1
@@ -71,14 +72,15 @@ class FakeGossip:
         self.happened: list[Event] = []
         self.mail: dict[str, peer_pb2.HelloRequest] = {}
         self.led: list[int] = []
+        self.received: list[object] = []
         self.silenced = False
 
     def events(self) -> list[Event]:
         events, self.happened = self.happened, []
         return events
 
-    def receive(self, *_: object) -> None:
-        pass
+    def receive(self, peer: str, reply: object, now: float) -> None:
+        self.received.append(reply)
 
     def outbox(self, busy: Container[str]) -> list[tuple[str, peer_pb2.HelloRequest]]:
         waiting = {p: hello for p, hello in self.mail.items() if p not in busy}
@@ -171,14 +173,14 @@ async def test_what_else_happens_to_a_peer_changes_nothing() -> None:
 async def test_a_hello_that_is_answered_again_is_a_return_too() -> None:
     bench = Bench()
     hello = peer_pb2.HelloRequest()
-    await bench.sessions._greet("east", hello)
+    patience = asyncio.get_running_loop().call_later(0, lambda: None)
+    await bench.sessions._greet("east", hello, patience)
     assert bench.link.backs == 0
     bench.link.hello_fails = False
-    await bench.sessions._greet("east", hello)
+    await bench.sessions._greet("east", hello, patience)
     assert bench.link.backs == 1
-    await bench.sessions._greet("east", hello)
+    await bench.sessions._greet("east", hello, patience)
     assert bench.link.backs == 1
-    assert bench.link.patient == [False, True, False], "it was said as soon as it could be"
 
 
 async def test_close_ends_a_question_under_way() -> None:
@@ -194,20 +196,50 @@ async def test_close_ends_a_question_under_way() -> None:
 async def test_what_a_hanging_peer_is_to_be_told_waits_for_it() -> None:
     bench = Bench()
     answered = asyncio.Event()
+    said: list[float] = []
 
-    async def hello(request: object, timeout: float, *, patient: bool) -> peer_pb2.HelloReply:
-        bench.link.patient.append(patient)
+    async def hello(request: object, timeout: float) -> AsyncGenerator[peer_pb2.HelloReply, None]:
+        said.append(timeout)
         await answered.wait()
-        return peer_pb2.HelloReply()
+        yield peer_pb2.HelloReply()
 
     bench.link.hello = hello  # type: ignore[method-assign]
     for _ in range(2):
         bench.gossip.mail["east"] = peer_pb2.HelloRequest()
         bench.sessions.answer()
         await asyncio.sleep(0)
-    assert (len(bench.link.patient), len(bench.gossip.mail)) == (1, 1)
+    assert (len(said), len(bench.gossip.mail)) == (1, 1)
     answered.set()
-    await wait_for_async(lambda: len(bench.link.patient) == 2, 5, "the second")
+    await wait_for_async(lambda: len(said) == 2, 5, "the second")
+    await bench.sessions.close()
+
+
+@pytest.mark.parametrize("silent", [False, True])
+async def test_of_several_gateways_the_one_that_speaks_decides_when_more_can_be_told(
+    silent: bool,
+) -> None:
+    """Another one is slow. It delays nothing, if who has answered is the one that speaks."""
+    bench = Bench(hello_interval_ms=60_000)
+    slow = asyncio.Event()
+    said: list[float] = []
+
+    async def hello(request: object, timeout: float) -> AsyncGenerator[peer_pb2.HelloReply, None]:
+        said.append(timeout)
+        yield peer_pb2.HelloReply(silent=silent)
+        await slow.wait()
+        yield peer_pb2.HelloReply(silent=not silent)
+
+    bench.link.hello = hello  # type: ignore[method-assign]
+    heard = bench.gossip.received
+    bench.gossip.mail["east"] = peer_pb2.HelloRequest()
+    bench.sessions.answer()
+    await wait_for_async(lambda: len(heard) == 1, 5, "the first answer")
+    bench.gossip.mail["east"] = peer_pb2.HelloRequest()
+    bench.sessions.answer()
+    assert len(bench.gossip.mail) == silent, "it waits for the one that speaks"
+    slow.set()
+    await wait_for_async(lambda: len(said) == 2, 5, "the second hello")
+    await wait_for_async(lambda: len(heard) == 4, 5, "what each gateway answers goes to gossip")
     await bench.sessions.close()
 
 
@@ -216,10 +248,11 @@ async def test_a_peer_whose_answers_are_lost_is_greeted_each_interval_all_the_sa
     bench = Bench(hello_interval_ms=50)
     began: list[float] = []
 
-    async def hello(request: object, timeout: float, *, patient: bool) -> peer_pb2.HelloReply:
+    async def hello(request: object, timeout: float) -> AsyncGenerator[peer_pb2.HelloReply, None]:
         began.append(time.monotonic())
         await asyncio.sleep(timeout)
         raise PeerError("no answer within the deadline")
+        yield
 
     bench.link.hello = hello  # type: ignore[method-assign]
     for count in range(1, 5):
@@ -283,3 +316,20 @@ async def test_who_does_not_lead_any_more_is_silent_before_it_says_anything() ->
     bench.sessions.answer()
     assert bench.gossip.silenced
     await bench.sessions.close()
+
+
+async def test_a_thawed_gateway_answers_no_hello_for_its_group() -> None:
+    """Its term was over before anything could tell it so."""
+    bench = Bench()
+    said = peer_pb2.HelloReply(statement=peer_pb2.SignedStatement(body=b"of the term that was"))
+
+    class Greeting:
+        @property
+        def message(self) -> peer_pb2.HelloReply | None:
+            return None if bench.gossip.silenced else said
+
+    bench.gossip.greeting = Greeting  # type: ignore[attr-defined]
+    side = PeerSide(None, bench.gossip, bench.sessions, None)  # type: ignore[arg-type]
+    assert side.greeting() == said
+    bench.leads = False
+    assert side.greeting() == peer_pb2.HelloReply(silent=True)

@@ -1,0 +1,136 @@
+"""What a leader's pages change in a follower's holdings; sans-IO.
+
+A leader's content is believed, being of the same group; that it keeps to sizes is checked all the same.
+Its snapshot takes nothing away. What it does not name may be what this gateway's engines wrote a moment
+ago, or what an earlier leader was told and this one was not: it is told to the leader. What is gone from
+Mooncake listings find, here as there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+
+from federation.config import Limits
+from federation.counters import counters
+from federation.identity import DIGEST_BYTES
+from federation.peers.feed import BLOCKS_PER_MESSAGE, read_held
+from local_group.holdings import OWN, Holdings
+from local_group.journal import Entry
+from moonmesh.v1 import group_pb2, serving_pb2
+
+PAGE_BLOCKS_MAX = 16 * BLOCKS_PER_MESSAGE
+"""Blocks of one page that are looked at; a leader of this release sends `BLOCKS_PER_MESSAGE`."""
+ORIGIN_BYTES_MAX = 31
+"""Of a group's name."""
+HOPS_MAX = 0xFFFF
+EPOCH_MAX = (1 << 63) - 1
+
+
+@dataclass
+class Step:
+    """What is to be done for one page, in this order."""
+
+    gone: list[tuple[bytes, str]] = field(default_factory=list)
+    """Blocks to withdraw: fingerprint, key."""
+    news: list[tuple[Entry, bytes | None]] = field(default_factory=list)
+    """Blocks to hold, with the rival digest of each."""
+
+
+class Copying:
+    """One stream of a leader, from its snapshot on.
+
+    Args:
+        holdings: of this gateway; looked at, and changed by the caller, by each `Step` in its order.
+        untold: whether a block waits to be told to the leader: then ours is the later word on it.
+        namespaces: fingerprints; of others nothing is taken.
+    """
+
+    def __init__(
+        self,
+        holdings: Holdings,
+        untold: Callable[[tuple[bytes, str]], bool],
+        namespaces: Collection[bytes],
+        limits: Limits,
+    ) -> None:
+        self._holdings = holdings
+        self._untold = untold
+        self._namespaces = frozenset(namespaces)
+        self._limits = limits
+        self._unnamed: dict[bytes, set[str]] = {}
+        self.complete = False
+        """A whole snapshot is here."""
+        self.blocks = 0
+        """Blocks that were told of, as often as they were."""
+
+    def take(self, page: group_pb2.FollowPage) -> Step:
+        """What a page asks for."""
+        which = page.WhichOneof("what")
+        step = Step()
+        if which == "snapshot_begin":
+            self.complete = False
+            self._unnamed = {fp: set(self._holdings.keys(fp)) for fp in self._namespaces}
+        elif which == "snapshot_end":
+            self.complete = True
+        elif which == "blocks" and page.blocks.fingerprint in self._namespaces:
+            self._blocks(page.blocks, step)
+        return step
+
+    def lacking(self, count: int) -> list[Entry]:
+        """Up to `count` own blocks that the snapshot did not name, each once; for the leader to be told.
+
+        Empty before the snapshot is whole, and when all have been given.
+        """
+        entries: list[Entry] = []
+        while self.complete and self._unnamed and len(entries) < count:
+            fingerprint, keys = next(iter(self._unnamed.items()))
+            if not keys:
+                del self._unnamed[fingerprint]
+                continue
+            key = keys.pop()
+            held = self._holdings.get(fingerprint, key)
+            if held is not None and held.origin == OWN:
+                entries.append(Entry(fingerprint, key, held.size, held.digest, OWN, 0, 0))
+        return entries
+
+    def _blocks(self, blocks: serving_pb2.OfferedBlocks, step: Step) -> None:
+        fingerprint = blocks.fingerprint
+        unnamed = self._unnamed.get(fingerprint, set())
+        for key in blocks.withdrawn[:PAGE_BLOCKS_MAX]:
+            unnamed.discard(key)
+            if not self._untold((fingerprint, key)):
+                step.gone.append((fingerprint, key))
+        self.blocks += len(blocks.offered)
+        for block in blocks.offered[:PAGE_BLOCKS_MAX]:
+            if not self._plausible(block):
+                counters.add("moonmesh_follow_implausible_total")
+                continue
+            unnamed.discard(block.key)
+            self._block(fingerprint, block, step)
+
+    def _block(self, fingerprint: bytes, block: serving_pb2.OfferedBlock, step: Step) -> None:
+        told = read_held(block)
+        held = self._holdings.get(fingerprint, block.key)
+        if held is not None:
+            if held[:5] == told[:5] and held.rival == told.rival:
+                return
+            if held.origin != OWN and told.origin == OWN:
+                return  # pulled here: that it came from a peer is known for sure
+            if held.digest != told.digest and self._untold((fingerprint, block.key)):
+                return
+        entry = Entry(
+            fingerprint, block.key, told.size, told.digest, told.origin, told.epoch, told.hops
+        )
+        step.news.append((entry, told.rival))
+
+    def _plausible(self, block: serving_pb2.OfferedBlock) -> bool:
+        own = block.origin == OWN
+        return (
+            0 < len(block.key.encode()) <= self._limits.key_bytes_max
+            and 0 < block.size <= self._limits.block_bytes_max
+            and len(block.digest) == DIGEST_BYTES
+            and len(block.rival) in (0, DIGEST_BYTES)
+            and len(block.origin.encode()) <= ORIGIN_BYTES_MAX
+            and (block.hops == 0 if own else 0 < block.hops <= HOPS_MAX)
+            and block.epoch <= EPOCH_MAX
+        )

@@ -1,0 +1,243 @@
+"""One gateway of a peer, as this one reaches it: its connections, the calls on them, and why they fail."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from federation.config import Limits
+from federation.counters import counters
+from federation.errors import PeerError
+from federation.limits.errors import LateError, ShedError, StallError
+from federation.limits.guard import Guard
+from federation.limits.names import GuardName
+from federation.peers.wire import (
+    CATALOG_METHOD,
+    HELLO_METHOD,
+    PULL_METHOD,
+    OversizeError,
+    RefusedError,
+    SilentError,
+    UnreachableError,
+    parse,
+    received,
+    retry_after,
+)
+from federation.telemetry import inject
+from federation.timeouts import timeout as timeout_of
+from federation.transfer.frames import HEADER_BYTES
+from federation.trust.credentials import Credentials
+from federation.trust.diagnose import diagnose
+from moonmesh.v1 import peer_pb2
+
+DIAGNOSE_EVERY = 5.0
+"""Seconds between two attempts to find out why a gateway cannot be reached."""
+DIAGNOSE_SECONDS = 3.0
+
+KEEPALIVE_MS = 10_000
+"""Between two pings on a connection; the peer's server refuses more than one in 5 s."""
+
+GREETED_ANEW = 0.9
+"""Hello intervals after which a gateway is greeted although it has not answered the hello before: all but
+one, since timers are not exact."""
+
+_READY = grpc.ChannelConnectivity.READY
+
+
+class Gateway:
+    """See the module.
+
+    Control and bulk go over connections of their own, so that a hello never waits behind a block. Neither
+    is made before it is used.
+
+    Args:
+        peer: the group's name.
+        guard: told of every byte of an answer, and of streams on which nothing comes.
+    """
+
+    def __init__(
+        self, peer: str, address: str, credentials: Credentials, limits: Limits, guard: Guard
+    ) -> None:
+        self.peer = peer
+        self.address = address
+        self.reason = "not yet connected"
+        """Why it cannot be reached; empty if it can."""
+        self._credentials = credentials
+        self._limits = limits
+        self._guard = guard
+        self.control = self._channel(limits.control_message_bytes_max)
+        # A message may exceed its fill by a header for each block in it: see Encoder.
+        self.bulk = self._channel(
+            limits.message_bytes + HEADER_BYTES * (1 + limits.peer_request_keys_max)
+        )
+        self._hellos = 0
+        self._greeted_at = float("-inf")
+        self._missed = False
+        """Its last hello was not answered: the next one is said as soon as there is a connection."""
+        self._questions: set[grpc.aio.UnaryStreamCall[Any, Any]] = set()
+        self._diagnosed_at = float("-inf")
+        self._diagnosis: asyncio.Task[None] | None = None
+
+    def __repr__(self) -> str:
+        return f"Gateway({self.peer} at {self.address}: {self.reason or 'ok'})"
+
+    def to_be_greeted(self, now: float) -> bool:
+        """Not while it is being greeted; unless that hangs: it may hear us, and only its answers are lost."""
+        anew = self._limits.hello_interval_ms / 1000 * GREETED_ANEW
+        return self._hellos == 0 or now - self._greeted_at >= anew
+
+    async def hello(self, raw: bytes, timeout: float) -> peer_pb2.HelloReply:
+        """Says who we are, and hears who it is.
+
+        Raises:
+            PeerError: it did not answer, or not properly.
+        """
+        patient, self._missed = self._missed, True
+        self._greeted_at = time.monotonic()
+        self._hellos += 1
+        try:
+            answer = await self.control.unary_unary(HELLO_METHOD)(
+                raw, timeout=timeout, wait_for_ready=patient
+            )
+        except grpc.aio.AioRpcError as error:
+            explained = self._explained(error)
+            if isinstance(explained, LateError) and self.control.get_state() is not _READY:
+                explained = self._not_there(error)
+            raise explained from error
+        finally:
+            self._hellos -= 1
+        self._guard.heard(time.monotonic())
+        self.reason = ""
+        self._missed = False
+        return parse(peer_pb2.HelloReply, received(answer), self.peer)
+
+    async def catalog(self, raw: bytes, timeout: float) -> AsyncGenerator[bytes, None]:
+        """The pages of one answer, as bytes.
+
+        Raises:
+            SilentError: it does not speak for its group.
+            PeerError: it did not answer.
+        """
+        call = self.control.unary_stream(CATALOG_METHOD)(raw, timeout=timeout)
+        self._questions.add(call)
+        try:
+            async for page in call:
+                self._guard.heard(time.monotonic())
+                yield page
+        except grpc.aio.AioRpcError as error:
+            if error.code() is grpc.StatusCode.FAILED_PRECONDITION:
+                self._guard.heard(time.monotonic())
+                raise SilentError(f"it refused: {error.details()}", where=self.peer) from error
+            raise self._explained(error) from error
+        finally:
+            self._questions.discard(call)
+            call.cancel()
+
+    def hang_up(self) -> None:
+        """Catalog questions under way are cancelled: another gateway answers them."""
+        for call in list(self._questions):
+            call.cancel()
+
+    async def pull(self, raw: bytes, timeout: float) -> AsyncGenerator[bytes, None]:
+        """The raw messages of one answer: see `federation.transfer.frames`.
+
+        Raises:
+            PeerError: it did not answer, or not properly, or not in time.
+        """
+        call = self.bulk.unary_stream(PULL_METHOD)(raw, timeout=timeout, metadata=inject())
+        stall = self._limits.peer_stall_ms / 1000
+        if not self._guard.on(GuardName.STALL):
+            stall = timeout
+        try:
+            while True:
+                try:
+                    async with timeout_of(stall):
+                        message = await call.read()
+                except asyncio.TimeoutError:
+                    self._guard.refuse(GuardName.STALL, time.monotonic())
+                    raise StallError(f"nothing came for {stall:g} s", where=self.peer) from None
+                self._guard.heard(time.monotonic())
+                if message is grpc.aio.EOF:
+                    return
+                yield message
+        except grpc.aio.AioRpcError as error:
+            raise self._explained(error) from error
+        finally:
+            call.cancel()
+
+    async def bulk_ready(self) -> bool:
+        """Waits for the connection for blocks, `peer_connect_ms` at most; whether it stands."""
+        try:
+            async with timeout_of(self._limits.peer_connect_ms / 1000):
+                while (state := self.bulk.get_state(try_to_connect=True)) is not _READY:
+                    await self.bulk.wait_for_state_change(state)
+        except asyncio.TimeoutError:
+            return False
+        return True
+
+    async def close(self) -> None:
+        """Closes the connections; calls on them end with an error."""
+        if self._diagnosis is not None:
+            self._diagnosis.cancel()
+        await self.control.close(None)
+        await self.bulk.close(None)
+
+    def _channel(self, message_bytes_max: int) -> grpc.aio.Channel:
+        options: list[tuple[str, Any]] = [
+            *self._credentials.channel_options(self.peer),
+            # The time between two dials grows up to the second of these; a dial has the third.
+            ("grpc.initial_reconnect_backoff_ms", self._limits.peer_redial_ms),
+            ("grpc.max_reconnect_backoff_ms", self._limits.peer_redial_max_ms),
+            ("grpc.min_reconnect_backoff_ms", self._limits.peer_connect_ms),
+            ("grpc.keepalive_time_ms", KEEPALIVE_MS),
+            # Also how long TCP waits for a word that bytes have come, before it gives them up.
+            ("grpc.keepalive_timeout_ms", self._limits.peer_unheard_ms),
+            ("grpc.max_receive_message_length", message_bytes_max),
+            ("grpc.use_local_subchannel_pool", 1),
+        ]
+        return grpc.aio.secure_channel(
+            self.address, self._credentials.channel_credentials(), options=options
+        )
+
+    def _explained(self, error: grpc.aio.AioRpcError) -> PeerError:
+        code, details = error.code(), error.details() or ""
+        if code is grpc.StatusCode.UNAVAILABLE:
+            return self._not_there(error)
+        if code is not grpc.StatusCode.DEADLINE_EXCEEDED:
+            self._guard.heard(time.monotonic())  # an answer, of whatever kind
+        wait = retry_after(error, self._limits.peer_retry_after_max_ms)
+        if code is grpc.StatusCode.RESOURCE_EXHAUSTED and wait is not None:
+            return ShedError(f"it has no room: {details}", retry_after=wait, where=self.peer)
+        if code is grpc.StatusCode.RESOURCE_EXHAUSTED and "larger than max" in details:
+            counters.add("moonmesh_oversized_messages_total")
+            return OversizeError("it sent a message above the limit", where=self.peer)
+        if code is grpc.StatusCode.DEADLINE_EXCEEDED:
+            return LateError("no answer within the deadline", where=self.peer)
+        what = f"it refused: {details}" if details else f"it answered {code.name}"
+        if code is grpc.StatusCode.PERMISSION_DENIED:
+            self.reason = what
+        return RefusedError(what, where=self.peer)
+
+    def _not_there(self, error: grpc.aio.AioRpcError) -> UnreachableError:
+        self._diagnose()
+        return UnreachableError(self.reason or error.details() or "", where=self.peer)
+
+    def _diagnose(self) -> None:
+        """gRPC knows only that the socket closed; find out why, once in a while, beside everything."""
+        now = time.monotonic()
+        running = self._diagnosis is not None and not self._diagnosis.done()
+        if running or now - self._diagnosed_at < DIAGNOSE_EVERY:
+            return
+        self._diagnosed_at = now
+
+        async def find_out() -> None:
+            self.reason = await diagnose(
+                self.address, self._credentials, self.peer, DIAGNOSE_SECONDS
+            )
+
+        self._diagnosis = asyncio.create_task(find_out())

@@ -1,0 +1,87 @@
+"""What goes between a gateway and those of its peers: the methods, messages from bytes, and what fails."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import grpc.aio
+from google.protobuf.message import DecodeError, Message
+
+from federation.counters import counters
+from federation.errors import PeerError
+
+HELLO_METHOD = "/moonmesh.v1.Peer/Hello"
+CATALOG_METHOD = "/moonmesh.v1.Peer/Catalog"
+PULL_METHOD = "/moonmesh.v1.Peer/Pull"
+
+RETRY_AFTER = "retry-after-ms"
+"""In the trailer of a refusal for want of room: ms after which there may be some."""
+
+M = TypeVar("M", bound=Message)
+
+
+class UnreachableError(PeerError):
+    """No connection to the peer could be made or kept."""
+
+    code = "MM306"
+    failure = "unreachable"
+
+
+class RefusedError(PeerError):
+    """The peer answered, and will not do what it was asked."""
+
+    code = "MM307"
+
+
+class OversizeError(PeerError):
+    """The peer sent a message above the limit; it was not read."""
+
+    code = "MM308"
+    failure = "protocol"
+
+
+class SilentError(PeerError):
+    """A gateway that does not speak for its group was asked what only one that does can answer.
+
+    It is well, and says nothing against the peer: another gateway of it may answer.
+    """
+
+    code = "MM316"
+    failure = "ours"
+
+
+def retry_after(error: grpc.aio.AioRpcError, ms_max: int) -> float | None:
+    """Seconds that a refusal asks us to wait, `ms_max` ms at most; None if it does not."""
+    for name, value in error.trailing_metadata() or ():
+        if name == RETRY_AFTER:
+            text = value.decode("ascii", "replace") if isinstance(value, bytes) else value
+            if text.isascii() and text.isdigit() and len(text) <= 9:
+                return min(ms_max, int(text)) / 1000
+    return None
+
+
+def parse(kind: type[M], raw: bytes, where: str) -> M:
+    """A message from a peer.
+
+    Raises:
+        PeerError: if the bytes are no such message.
+    """
+    message = kind()
+    try:
+        message.ParseFromString(raw)
+    except DecodeError as error:
+        raise PeerError(f"bytes that are no {kind.__name__}", where=where) from error
+    return message
+
+
+def sent(message: Message) -> bytes:
+    """The bytes of a message that is about to be sent, counted."""
+    raw = message.SerializeToString()
+    counters.add("moonmesh_metadata_sent_bytes_total", len(raw))
+    return raw
+
+
+def received(raw: bytes) -> bytes:
+    """The bytes of a message that came, counted."""
+    counters.add("moonmesh_metadata_received_bytes_total", len(raw))
+    return raw
