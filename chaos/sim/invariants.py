@@ -90,7 +90,8 @@ class Invariants:
                 self._check_all(process, view)
                 self._check_queues(process)
             return
-        self._check_entry(process, view, sender)
+        if process.engine.version_of(sender) != view.get(sender):
+            self._check_entry(process, view, sender)
         if not isinstance(message, peer_pb2.HelloRequest):
             return
         if message.relayed or message.versions or message.probes:

@@ -7,7 +7,7 @@ and parsed by the real codec; a request and its reply can be lost each for itsel
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 from typing import Final, Protocol
@@ -223,7 +223,7 @@ class World:
 
     def _after(self, process: Process) -> None:
         """What a step has brought: events, hellos, another time for the next tick."""
-        engine = process.engine
+        engine, now = process.engine, self.clock.now
         for event in engine.events():
             self.tell(process.group, event_text(event))
             if self.observer is not None:
@@ -231,13 +231,13 @@ class World:
             if isinstance(event, OwnVersionAhead) and event.proven:
                 self._lead_above(process, event.version.epoch)
         due = engine.next_tick_at()
-        if due <= process.local(self.clock.now):  # otherwise there is nothing to send, either
+        if due <= process.local(now):  # otherwise there is nothing to send, either
             for peer, hello in engine.outbox():
                 self._send(process, peer, hello)
             due = engine.next_tick_at()
         if due < process.due:
             process.due = due
-            at = max(process.world(due), self.clock.now + TICK_GRAIN)
+            at = max(process.world(due), now + TICK_GRAIN)
             if self.setup.tick_late:
                 at += self.setup.tick_late * self.random.random()
             process.tick_at = at
@@ -254,13 +254,15 @@ class World:
         process.engine.lead(chosen, self.random.randbytes(16), process.local(self.clock.now))
 
     def _send(self, process: Process, peer: str, hello: peer_pb2.HelloRequest) -> None:
-        raws: Iterable[bytes] = (hello.SerializeToString(),)
-        if process.guise is not None:
-            raws = process.guise.hellos(peer, hello)
-        now = self.clock.now
+        raws = (
+            (hello.SerializeToString(),)
+            if process.guise is None
+            else process.guise.hellos(peer, hello)
+        )
+        clock = self.clock
         for raw in raws:
-            for at in self.network.send(process.group, peer, len(raw), now):
-                self.clock.at(at, self._arrive, process, peer, raw)
+            for at in self.network.send(process.group, peer, len(raw), clock.now):
+                clock.at(at, self._arrive, process, peer, raw)
 
     def _arrive(self, sender: Process, to: str, raw: bytes) -> None:
         group = self.groups[to]
@@ -274,8 +276,9 @@ class World:
         name = sender.group
         self.story.message(now, self.groups[name].index, group.index, raw)
         message = peer_pb2.HelloRequest.FromString(raw)
-        target.engine.receive(name, message, target.local(now))
-        answer = target.engine.reply_to(message)
+        engine = target.engine
+        engine.receive(name, message, target.local(now))
+        answer = engine.reply_to(message)
         if target.guise is not None:
             target.guise.heard(message)
             target.guise.change_reply(name, answer)
