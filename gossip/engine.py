@@ -322,6 +322,10 @@ class GossipEngine:
         """The newest statement of each group that this group has verified, its own included."""
         return VersionVector(self._book.versions)
 
+    def is_at(self, versions: Mapping[str, Version]) -> bool:
+        """Whether `versions` is this, no more and no less."""
+        return self._book.versions == versions
+
     def version_of(self, name: str) -> Version:
         """Of the newest statement of a peer; 0.0 before the first.
 

@@ -221,7 +221,7 @@ class World:
             self.observer.stepped(process, "", None)
         self._after(process)
 
-    def _after(self, process: Process) -> None:
+    def _after(self, process: Process, local: float | None = None) -> None:
         """What a step has brought: events, hellos, another time for the next tick."""
         engine, now = process.engine, self.clock.now
         for event in engine.events():
@@ -231,7 +231,9 @@ class World:
             if isinstance(event, OwnVersionAhead) and event.proven:
                 self._lead_above(process, event.version.epoch)
         due = engine.next_tick_at()
-        if due <= process.local(now):  # otherwise there is nothing to send, either
+        if due <= (
+            process.local(now) if local is None else local
+        ):  # otherwise there is nothing to send, either
             for peer, hello in engine.outbox():
                 self._send(process, peer, hello)
             due = engine.next_tick_at()
@@ -276,8 +278,8 @@ class World:
         name = sender.group
         self.story.message(now, self.groups[name].index, group.index, raw)
         message = peer_pb2.HelloRequest.FromString(raw)
-        engine = target.engine
-        engine.receive(name, message, target.local(now))
+        engine, local = target.engine, target.local(now)
+        engine.receive(name, message, local)
         answer = engine.reply_to(message)
         if target.guise is not None:
             target.guise.heard(message)
@@ -287,11 +289,10 @@ class World:
         raw = answer.SerializeToString()
         if not raw:  # nothing new: an answer all the same, and nobody has to act on it
             self.network.traffic.messages += 1
-            self._after(target)
-            return
-        for at in self.network.send(to, name, len(raw), now):
-            self.clock.at(at, self._answered, to, sender, raw)
-        self._after(target)
+        else:
+            for at in self.network.send(to, name, len(raw), now):
+                self.clock.at(at, self._answered, to, sender, raw)
+        self._after(target, local)
 
     def _answered(self, by: str, target: Process, raw: bytes) -> None:
         if not target.running:
@@ -301,11 +302,11 @@ class World:
             return
         now = self.clock.now
         self.story.message(now, self.groups[by].index, self.groups[target.group].index, raw)
-        message = peer_pb2.HelloReply.FromString(raw)
-        target.engine.receive(by, message, target.local(now))
+        message, local = peer_pb2.HelloReply.FromString(raw), target.local(now)
+        target.engine.receive(by, message, local)
         if self.observer is not None:
             self.observer.stepped(target, by, message)
-        self._after(target)
+        self._after(target, local)
 
 
 def _bind(call: Callable[[str, bytes], None], group: str) -> Callable[[bytes], None]:
