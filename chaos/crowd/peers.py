@@ -24,12 +24,13 @@ from typing import Final
 import grpc
 import grpc.aio
 
+from chaos.errors import ChaosError
 from federation.config import Limits
-from federation.peering import load_peering
+from federation.peering import Peering, load_peering
 from federation.peers.gossip_config import gossip_config
 from federation.peers.link import HELLO_METHOD
 from federation.trust.credentials import Credentials, load_credentials
-from gossip.engine import GossipEngine, Outgoing
+from gossip.engine import GossipEngine, Message, Outgoing
 from moonmesh.v1 import peer_pb2
 
 NEVER: Final = 1e9
@@ -42,23 +43,25 @@ class LightPeer:
     """One of them: hellos, and answers to hellos.
 
     Args:
-        folder: of the group, with its `peering.toml`.
+        peering: its own.
         target: the peer that is greeted.
+
+    Raises:
+        ChaosError: there is no such peer.
     """
 
-    def __init__(self, folder: Path, target: str) -> None:
-        self._peering = load_peering(folder / "peering.toml")
-        own = self._peering.own
+    def __init__(self, peering: Peering, target: str) -> None:
+        own = peering.own
         self._credentials: Credentials = load_credentials(
-            own.credentials, own.group, self._peering.federation
+            own.credentials, own.group, peering.federation
         )
-        peer = self._peering.peer(target)
+        peer = peering.peer(target)
         if peer is None:
-            raise SystemExit(f"{folder}: no peer {target}")
+            raise ChaosError(f"no peer {target}", where=str(peering.path))
         self._target = peer
         self._engine = GossipEngine(
             own.group,
-            self._peering.federation,
+            peering.federation,
             self._credentials.signing_key,
             {target: [key.public for key in peer.keys]},
             epoch=1,
@@ -68,6 +71,8 @@ class LightPeer:
             now=time.monotonic(),
         )
         self._calls: set[asyncio.Task[None]] = set()
+        self.met = asyncio.Event()
+        """It and the target hear each other, or did at one time."""
 
     async def serve(self, address: str) -> grpc.aio.Server:
         """Answers hellos at an address of its own."""
@@ -106,13 +111,18 @@ class LightPeer:
     ) -> None:
         with contextlib.suppress(grpc.aio.AioRpcError):
             raw = await hello(out.hello.SerializeToString(), timeout=HELLO_SECONDS)
-            reply = peer_pb2.HelloReply.FromString(raw)
-            self._engine.receive(self._target.name, reply, time.monotonic())
+            self._take(peer_pb2.HelloReply.FromString(raw))
 
     async def _hello(self, raw: bytes, context: grpc.aio.ServicerContext) -> bytes:
         request = peer_pb2.HelloRequest.FromString(raw)
-        self._engine.receive(self._target.name, request, time.monotonic())
+        self._take(request)
         return bytes(self._engine.reply_to(request).SerializeToString())
+
+    def _take(self, message: Message) -> None:
+        now = time.monotonic()
+        self._engine.receive(self._target.name, message, now)
+        if not self.met.is_set() and self._engine.pullable(self._target.name, now):
+            self.met.set()
 
 
 async def _run(folder: Path, target: str, names: list[str]) -> None:
@@ -122,7 +132,7 @@ async def _run(folder: Path, target: str, names: list[str]) -> None:
     servers, tasks = [], []
     try:
         for name in names:
-            peer = LightPeer(folder / name, target)
+            peer = LightPeer(load_peering(folder / name / "peering.toml"), target)
             servers.append(await peer.serve(addresses[name]))
             tasks.append(asyncio.create_task(peer.speak()))
         print("ready", flush=True)

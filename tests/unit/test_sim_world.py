@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from chaos.sim import bench
 from chaos.sim.golden import GROUPS_MAX, ScriptError, difference, play
 from chaos.sim.hostile import Guise
 from chaos.sim.invariants import QUEUES, RAISES, REGRESS, SETTLED, TRUTH, WITNESS
@@ -274,6 +275,21 @@ def test_the_command_writes_scenarios_anew(tmp_path: Path) -> None:
     assert sim("golden", "--write", str(file)).exit_code == 0
     assert sim("golden", str(file)).exit_code == 0
     assert "PeerUp(g1)" in file.read_text()
+
+
+def test_one_figure_is_measured_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench, "MESH", 3)
+    report = bench.gossip_report(bench.GossipBench(only=("bytes",)))
+    (target,) = report.targets
+    assert target.name == "64 groups, idle: bytes a second and group"
+    assert 100 < (target.value or 0) < 2000
+
+
+def test_a_figure_that_is_not_measured_is_refused_by_name() -> None:
+    ran = CliRunner().invoke(app, ["bench", "gossip", "--only", "speed"])
+    assert isinstance(ran.exception, UsageError)
+    assert "'speed'" in str(ran.exception)
+    assert "bytes" in (ran.exception.hint or "")
 
 
 def test_the_bench_is_a_command_of_bench() -> None:
