@@ -131,24 +131,27 @@ async def _wait_until_alive(group: GroupSet, peers: int) -> None:
 
 
 async def _read(group: GroupSet, seconds: float) -> RealCost:
-    _, before = await _alive(group)
+    _, status = await _alive(group)
+    serving = (status.get("serving") or {}).get("pid")
     state = read_state(group.groups[0].state_file)
     child = state.children["gateway"].process if state is not None else None
-    if child is None:
-        raise ChaosError("the gateway does not run")
-    gateway = psutil.Process(child.pid)
-    serving = int(before["serving"]["pid"])
-    everyone = [gateway, *gateway.children(recursive=True)]
-    began, first = time.monotonic(), [_spent(process) for process in everyone]
-    await asyncio.sleep(seconds)
-    took = time.monotonic() - began
-    shares = {
-        process.pid: (_spent(process) - spent) / took
-        for process, spent in zip(everyone, first, strict=True)
-    }
+    if child is None or serving is None:
+        raise ChaosError("the gateway does not run, or nothing of it faces its peers")
+    try:
+        gateway = psutil.Process(child.pid)
+        everyone = [gateway, *gateway.children(recursive=True)]
+        began, first = time.monotonic(), [_spent(process) for process in everyone]
+        await asyncio.sleep(seconds)
+        took = time.monotonic() - began
+        shares = {
+            process.pid: (_spent(process) - spent) / took
+            for process, spent in zip(everyone, first, strict=True)
+        }
+    except psutil.Error as error:
+        raise ChaosError(f"a process of the gateway ended while it was measured: {error}") from None
     alive, _ = await _alive(group)
     others = sum(share for pid, share in shares.items() if pid not in (gateway.pid, serving))
-    return RealCost(shares[gateway.pid], shares[serving], others, alive)
+    return RealCost(shares[gateway.pid], shares[int(serving)], others, alive)
 
 
 def _spent(process: psutil.Process) -> float:
