@@ -28,7 +28,7 @@ from chaos.errors import ChaosError
 from federation.config import Limits
 from federation.peering import Peering, load_peering
 from federation.peers.gossip_config import gossip_config
-from federation.peers.link import HELLO_METHOD
+from federation.peers.wire import HELLO_METHOD
 from federation.trust.credentials import Credentials, load_credentials
 from gossip.engine import GossipEngine, Message, Outgoing
 from moonmesh.v1 import peer_pb2
@@ -93,7 +93,7 @@ class LightPeer:
             ("grpc.use_local_subchannel_pool", 1),
         ]
         async with grpc.aio.secure_channel(
-            self._target.address, self._credentials.channel_credentials(), options=options
+            self._target.gateways[0], self._credentials.channel_credentials(), options=options
         ) as channel:
             hello = channel.unary_unary(HELLO_METHOD)
             while True:
@@ -126,7 +126,9 @@ class LightPeer:
 
 
 async def _run(folder: Path, target: str, names: list[str]) -> None:
-    addresses = {p.name: p.address for p in load_peering(folder / target / "peering.toml").peers}
+    addresses = {
+        p.name: p.gateways[0] for p in load_peering(folder / target / "peering.toml").peers
+    }
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     servers, tasks = [], []
