@@ -60,6 +60,8 @@ class EventLog:
 
     def take(self) -> list[Event]:
         """All of them, oldest first."""
+        if not self._events:
+            return []
         events = list(self._events)
         self._events.clear()
         return events
@@ -125,13 +127,13 @@ class Book:
         Args:
             hello: not an answer, which a process can give whose gateway hangs.
         """
-        known = entry.signed
-        if known is not None and known.body == message.body:
+        known, body = entry.signed, message.body
+        if known is not None and known.body == body:
             if hello:
                 self._directly(entry, now)
             return Receipt.DUPLICATE
         try:
-            signed = Signed.read(message)
+            signed = Signed.of(body, message.signature)
             statement = self._verified(entry, signed)
             if self._is_old(entry, signed, statement):
                 if statement.version.epoch < entry.version.epoch:
@@ -197,25 +199,26 @@ class Book:
         known = entry.statement
         if known is None:
             return False
-        version = statement.version
-        if version.epoch == known.version.epoch and statement.boot_nonce != known.boot_nonce:
+        version, newest = statement.version, known.version
+        if version.epoch == newest.epoch and statement.boot_nonce != known.boot_nonce:
             raise StatementError(
                 Reason.TWO_SPEAKERS, f"two processes speak in epoch {version.epoch}"
             )
-        if version == known.version and entry.signed is not None:
-            if signed.body != entry.signed.body:
-                raise StatementError(Reason.EQUIVOCATION, f"two different statements at {version}")
-            return True
-        return version < known.version
+        if version > newest:
+            return False
+        same = entry.signed is None or signed.body == entry.signed.body
+        if version == newest and not same:
+            raise StatementError(Reason.EQUIVOCATION, f"two different statements at {version}")
+        return True
 
     def _accept(
         self, entry: Entry, signed: Signed, statement: Statement, now: float, *, direct: bool
     ) -> None:
-        known = entry.statement
+        known, version = entry.statement, statement.version
         if entry.signed is not None:
             self._bodies.pop(entry.signed.body, None)
-        entry.signed, entry.statement, entry.version = signed, statement, statement.version
-        self.versions[entry.name] = statement.version
+        entry.signed, entry.statement, entry.version = signed, statement, version
+        self.versions[entry.name] = version
         self._bodies[signed.body] = entry
         entry.accepted += 1
         # From memory it may be as old as that memory, unless it goes on from what came just before.
@@ -236,13 +239,14 @@ class Book:
             entry.due = self.look_at = now
         if known is None or known.not_heard_from or statement.not_heard_from:
             self.relink(entry, now)
-        if known is not None and known.boot_nonce != statement.boot_nonce:
-            self._events.add(PeerRestarted(entry.name, statement.version.epoch))
-        if known is not None and known.health is not statement.health:
-            text = statement.health_reason
-            self._events.add(PeerHealthChanged(entry.name, statement.health, text))
+        if known is not None:
+            if known.boot_nonce != statement.boot_nonce:
+                self._events.add(PeerRestarted(entry.name, version.epoch))
+            if known.health is not statement.health:
+                text = statement.health_reason
+                self._events.add(PeerHealthChanged(entry.name, statement.health, text))
         held = entry.quarantine
-        if held is not None and held.is_healed_by(statement.version, direct=direct):
+        if held is not None and held.is_healed_by(version, direct=direct):
             self.release(entry)
 
     # Links

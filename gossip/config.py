@@ -90,7 +90,7 @@ class GossipConfig:
     probes_per_hello: int = 32
     """Probes, and answers to probes, that one hello carries, and that are read of one."""
     max_probed: int = 512
-    """Questions about silent peers that are open here for others."""
+    """Questions about silent peers that are open here for others; who asks has its share of them."""
     max_events: int = 1024
     """Events kept until they are fetched; then the oldest are dropped and counted."""
 

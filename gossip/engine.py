@@ -158,16 +158,23 @@ class GossipEngine:
         """When `tick` and `outbox` have something to do (monotonic seconds)."""
         at = self._due()
         if self._speaking:
-            if self._mail.next_at < at:
-                at = self._mail.next_at
+            mail_at = self._mail.next_at
+            if mail_at < at:
+                at = mail_at
             if self._changed or self._book.deaf_changed:
                 at = min(at, self._spoke_at + self._config.hello_min_gap)
         return at
 
     def _due(self) -> float:
         """When something is due that no message can put off or bring forward."""
+        # Written out: it is asked for after every message.
         exchange = self._exchange
-        at = min(self._book.look_at, exchange.probes.next_at, exchange.own.due_at)
+        at = self._book.look_at
+        probes_at, own_at = exchange.probes.next_at, exchange.own.due_at
+        if probes_at < at:
+            at = probes_at
+        if own_at < at:
+            at = own_at
         if self._speaking:
             if self._round_at < at:
                 at = self._round_at
@@ -178,12 +185,14 @@ class GossipEngine:
     def tick(self, now: float, wall_time_ms: int = 0) -> None:
         """Notices silence, and makes the next statement when it is due."""
         self._now = now
+        exchange = self._exchange
         self._watch.on_time(self._promised, now)
-        self._exchange.tick(now)
+        if now >= exchange.probes.next_at:
+            exchange.tick(now)
         if now >= self._book.look_at:
             self._watch.scan(now)
-        if now >= self._exchange.own.due_at:
-            self._log.add(self._exchange.own.due(now))
+        if now >= exchange.own.due_at:
+            self._log.add(exchange.own.due(now))
         if self._speaking:
             self._changed |= self._book.deaf_changed
             self._book.deaf_changed = False
@@ -312,6 +321,10 @@ class GossipEngine:
     def versions(self) -> VersionVector:
         """The newest statement of each group that this group has verified, its own included."""
         return VersionVector(self._book.versions)
+
+    def is_at(self, versions: Mapping[str, Version]) -> bool:
+        """Whether `versions` is this, no more and no less."""
+        return self._book.versions == versions
 
     def version_of(self, name: str) -> Version:
         """Of the newest statement of a peer; 0.0 before the first.

@@ -78,8 +78,9 @@ class Exchange:
         """There is news of a peer: for those who asked for it, and for everybody if we are too many."""
         if not self._book.full:
             self.rumours.add(entry.name)
-        for asker in self.probes.heard(entry.name, entry.version):
-            self._mail.to(asker).relayed[entry.name] = False
+        if entry.name in self.probes.open:
+            for asker in self.probes.heard(entry.name, entry.version):
+                self._mail.to(asker).relayed[entry.name] = False
 
     def hear(
         self, entry: Entry, hello: peer_pb2.HelloRequest, now: float, *, believed: bool
@@ -90,26 +91,26 @@ class Exchange:
             believed: its statement was. What it relays proves itself; its own word counts only then.
         """
         epoch = hello.have_epoch
-        if epoch:
-            has = Version(epoch, hello.have_seq)
-            if has != entry.has_ours:
-                entry.has_ours = has
-                self._claim(entry, has)
+        if epoch and (epoch, hello.have_seq) != entry.has_ours:
+            has = entry.has_ours = Version(epoch, hello.have_seq)
+            self._claim(entry, has)
         if hello.HasField("yours"):
             self._take_all(entry, [hello.yours], now)
-        if hello.relayed:
+        relayed = hello.relayed
+        if relayed:
             # More than one hello may carry is for a later one to say again.
-            self._take_all(entry, islice(hello.relayed, self._config.relay_per_hello), now)
+            self._take_all(entry, islice(relayed, self._config.relay_per_hello), now)
         if not believed or entry.quarantine is not None:
             return
         if hello.versions or hello.want_versions:
             self._compare(entry, hello, now)
         limit = self._config.probes_per_hello
-        if hello.probes:
-            for probe in islice(hello.probes, limit):
+        probes, silent = hello.probes, hello.silent
+        if probes:
+            for probe in islice(probes, limit):
                 self._take_probe(entry, probe, now)
-        if hello.silent:
-            for probe in islice(hello.silent, limit):
+        if silent:
+            for probe in islice(silent, limit):
                 self._take_silent(entry, probe, now)
 
     # Statements that others have

@@ -50,9 +50,12 @@ class Mail:
         self._entries = entries
         self._versions = versions
         self._config = config
+        self._gap = config.hello_min_gap
         self._drafts: dict[str, Draft | None] = {}  # None: what goes to everybody, and no more
         self._base = peer_pb2.HelloRequest()
         self._round = self._base
+        self._kept = False
+        """Something waits for a peer that was busy: `next_at` says nothing of it."""
         self.next_at = float("inf")
         """When there is a hello to send: not earlier than `hello_min_gap` after the last to its peer."""
 
@@ -81,7 +84,9 @@ class Mail:
             self._drafts[peer] = None
         else:
             draft.in_round = True
-        self.next_at = min(self.next_at, self._entries[peer].sent_at + self._config.hello_min_gap)
+        ready = self._entries[peer].sent_at + self._gap
+        if ready < self.next_at:
+            self.next_at = ready
 
     def to(self, peer: str) -> Draft:
         """What the next hello to a peer says; there will be one."""
@@ -90,8 +95,9 @@ class Mail:
             draft = Draft()
             draft.in_round = peer in self._drafts
             self._drafts[peer] = draft
-            ready = self._entries[peer].sent_at + self._config.hello_min_gap
-            self.next_at = min(self.next_at, ready)
+            ready = self._entries[peer].sent_at + self._gap
+            if ready < self.next_at:
+                self.next_at = ready
         return draft
 
     def clear(self) -> None:
@@ -106,19 +112,23 @@ class Mail:
             busy: peers that cannot be told anything now; what they are to be told waits.
         """
         out: list[Outgoing] = []
-        if not self._drafts:
+        if not self._drafts or (now < self.next_at and not self._kept):
             return out
         later: dict[str, Draft | None] = {}
-        self.next_at = float("inf")
-        gap = self._config.hello_min_gap
+        next_at = float("inf")
+        self._kept = False
+        gap, entries = self._gap, self._entries
         for peer, draft in self._drafts.items():
             if peer in busy:
+                self._kept = True
                 later[peer] = draft
                 continue
-            entry = self._entries[peer]
-            if entry.sent_at + gap > now:
+            entry = entries[peer]
+            ready = entry.sent_at + gap
+            if ready > now:
                 later[peer] = draft
-                self.next_at = min(self.next_at, entry.sent_at + gap)
+                if ready < next_at:
+                    next_at = ready
                 continue
             entry.sent_at = now
             hello = peer_pb2.HelloRequest()
@@ -128,9 +138,10 @@ class Mail:
                 hello.have_epoch, hello.have_seq = epoch, seq
             if draft is not None and self._fill(hello, draft, entry):
                 later[peer] = draft
-                self.next_at = min(self.next_at, now + gap)
+                if now + gap < next_at:
+                    next_at = now + gap
             out.append(Outgoing(peer, hello))
-        self._drafts = later
+        self._drafts, self.next_at = later, next_at
         return out
 
     def _fill(self, hello: peer_pb2.HelloRequest, draft: Draft, entry: Entry) -> bool:
@@ -148,13 +159,17 @@ class Mail:
                 other = entries.get(group)
                 mark = 0 if other is None or other.signed is None else other.signed.mark
                 hello.versions.add(group=group, epoch=epoch, seq=seq, mark=mark)
-        for group in list(draft.probes)[: config.probes_per_hello]:
-            del draft.probes[group]
-            epoch, seq = entries[group].version
-            hello.probes.add(group=group, epoch=epoch, seq=seq)
-        for group in list(draft.silent)[: config.probes_per_hello]:
-            epoch, seq = draft.silent.pop(group)
-            hello.silent.add(group=group, epoch=epoch, seq=seq)
+        if draft.probes:
+            for group in list(draft.probes)[: config.probes_per_hello]:
+                del draft.probes[group]
+                epoch, seq = entries[group].version
+                hello.probes.add(group=group, epoch=epoch, seq=seq)
+        if draft.silent:
+            for group in list(draft.silent)[: config.probes_per_hello]:
+                epoch, seq = draft.silent.pop(group)
+                hello.silent.add(group=group, epoch=epoch, seq=seq)
+        if not draft.relayed:
+            return bool(draft.probes or draft.silent)
         relayed: list[Entry] = []
         size = 0
         for group in list(draft.relayed):

@@ -28,6 +28,8 @@ class OwnPast:
         self._went_on_at = 0.0
         self._seen_at = float("-inf")
         self._twin = False
+        self.due_at = float("inf")
+        """When `due` may have something; infinite without a proof."""
 
     def claim(self, peer: str, version: Version) -> OwnVersionAhead | None:
         """A peer says that it has this of ours; the event, if that is news."""
@@ -52,21 +54,19 @@ class OwnPast:
             self._went_on_at = now
         if contested:
             self._went_on_at = now - self._wait
-        elif self._went_on_at == now and now - self._first_at >= self._wait and not self._twin:
+        self.due_at = self._went_on_at + self._wait
+        went_on = not contested and self._went_on_at == now
+        if went_on and now - self._first_at >= self._wait and not self._twin:
             self._twin = True
             return OwnTwin(peer, version)
         return None
-
-    @property
-    def due_at(self) -> float:
-        """When `due` may have something; infinite without a proof."""
-        return self._went_on_at + self._wait if self._proven.epoch else float("inf")
 
     def due(self, now: float) -> OwnVersionAhead | None:
         """Above what to speak, if that is sure by now; again after each `wait`, until we do."""
         if now < self.due_at:
             return None
         self._went_on_at = now
+        self.due_at = now + self._wait
         if now - self._seen_at > self._wait:
             return None  # nobody has said so lately
         return OwnVersionAhead(self._peer, self._proven, proven=True)

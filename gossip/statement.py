@@ -175,12 +175,13 @@ class Statement:
 class Signed:
     """A statement as it travels: bytes and their signature. Immutable."""
 
-    __slots__ = ("_said", "body", "signature")
+    __slots__ = ("_said", "_signer", "body", "signature")
 
     def __init__(self, body: bytes, signature: bytes) -> None:
         self.body = body
         self.signature = signature
         self._said: Statement | StatementError | None = None
+        self._signer: Verifier | None = None
 
     def __repr__(self) -> str:
         return f"Signed({self.body!r}, {self.signature!r})"
@@ -196,9 +197,29 @@ class Signed:
     @classmethod
     def read(cls, message: peer_pb2.SignedStatement) -> Signed:
         """From the wire; nothing is checked yet."""
-        body, signature = message.body, message.signature
-        small = len(body) <= READ_BYTES_MAX and len(signature) <= SIGNATURE_BYTES
-        return (_signed if small else cls)(body, signature)
+        return cls.of(message.body, message.signature)
+
+    @classmethod
+    def of(cls, body: bytes, signature: bytes) -> Signed:
+        """The same one for the same bytes, as far as such are kept; nothing is checked yet."""
+        if len(body) <= READ_BYTES_MAX and len(signature) <= SIGNATURE_BYTES:
+            return _interned(body, signature)
+        return cls(body, signature)
+
+    def is_signed_by(self, key: Verifier) -> bool:
+        """Whether the signature is the key's.
+
+        Found out once: the same bytes come by several ways, and a verification is most of what gossip
+        costs. The key is the object itself, and a body is never changed, so it stays true.
+        """
+        if self._signer is key:
+            return True
+        try:
+            key.verify(self.signature, DOMAIN + self.body)
+        except InvalidSignature:
+            return False
+        self._signer = key
+        return True
 
     @property
     def mark(self) -> int:
@@ -216,18 +237,20 @@ class Signed:
         Raises:
             StatementError: MALFORMED, if it cannot be read.
         """
-        if self._said is None:
+        said = self._said
+        if said is None:
             try:
-                self._said = _parse(self.body)
+                said = _parse(self.body)
             except StatementError as error:
-                self._said = error
-        if isinstance(self._said, StatementError):
-            raise StatementError(self._said.reason, self._said.detail)
-        return self._said
+                said = error
+            self._said = said
+        if isinstance(said, StatementError):
+            raise StatementError(said.reason, said.detail)
+        return said
 
 
 # Of one process, not of one engine: in a simulation, a thousand engines share what they hear.
-_signed = lru_cache(maxsize=READ_MAX)(Signed)
+_interned = lru_cache(maxsize=READ_MAX)(Signed)
 
 
 def sign(statement: Statement, key: Signer, config: GossipConfig) -> Signed:
@@ -258,7 +281,7 @@ def verify(
     """
     check_size(signed.body, config)
     for key in keys:
-        if _signed_by(key, signed):
+        if signed.is_signed_by(key):
             break
     else:
         raise StatementError(
@@ -314,14 +337,6 @@ def _check_limits(said: Statement, config: GossipConfig) -> None:
             f"not_heard_from has {len(said.not_heard_from)} groups; "
             f"the limit is {config.max_not_heard}",
         )
-
-
-def _signed_by(key: Verifier, signed: Signed) -> bool:
-    try:
-        key.verify(signed.signature, DOMAIN + signed.body)
-    except InvalidSignature:
-        return False
-    return True
 
 
 def _parse(body: bytes) -> Statement:

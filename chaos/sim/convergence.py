@@ -16,6 +16,7 @@ class Update:
     """A statement that is followed on its way.
 
     Attributes:
+        made_at: seconds; when there was something to say.
         missing: groups that do not have it, or a newer one.
         known_at: seconds; when the last of them got it.
     """
@@ -34,17 +35,29 @@ class Convergence:
     updates: list[Update] = field(default_factory=list)
     _open: dict[str, list[Update]] = field(default_factory=dict)
 
-    def follow(self, world: World, group: str) -> None:
-        """From now on, the newest statement of the group."""
+    def follow(self, world: World, group: str, since: float) -> None:
+        """From now on, the newest statement of the group.
+
+        Args:
+            since: seconds; when what it says has happened. Who has heard it by now counts as if now.
+        """
         process = world.groups[group].process
         if process is None:
             return
+        version = process.engine.version
         missing = {
-            g.name for g in world.groups.values() if g.process is not None and g.name != group
+            other.name
+            for other in world.groups.values()
+            if other.process is not None
+            and other.name != group
+            and other.process.engine.version_of(group) < version
         }
-        update = Update(group, process.engine.version, world.now, missing)
+        update = Update(group, version, since, missing)
         self.updates.append(update)
-        self._open.setdefault(group, []).append(update)
+        if missing:
+            self._open.setdefault(group, []).append(update)
+        else:
+            update.known_at = world.now
 
     def advanced(self, process: Process, group: str, version: Version, now: float) -> None:
         """A process has learned a newer statement of a group."""

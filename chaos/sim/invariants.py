@@ -11,7 +11,7 @@ from chaos.sim.world import Message, World
 from gossip.events import PeerDown, PeerSuspect
 from gossip.membership import NO_VERSION, Link, PeerState
 from gossip.statement import DOMAIN
-from gossip.version import Version, VersionVector
+from gossip.version import Version
 from gossip.view import PeerView
 from moonmesh.v1 import peer_pb2
 
@@ -83,21 +83,23 @@ class Invariants:
         view = self._views.get(process)
         if view is None:
             view = self._views[process] = {}
+        engine = process.engine
         if message is None:
-            if (
-                view.get(process.group) != process.engine.version
-            ):  # once a round: a tick hears nothing
+            if view.get(process.group) != engine.version:  # once a round: a tick hears nothing
                 self._check_all(process, view)
                 self._check_queues(process)
             return
-        self._check_entry(process, view, sender)
+        if engine.version_of(sender) is not view.get(sender):
+            self._check_entry(process, view, sender)
         if not isinstance(message, peer_pb2.HelloRequest):
             return
         if message.relayed or message.versions or message.probes:
             self._check_all(process, view)
             self._check_queues(process)
-        for item in message.silent:
-            self._witnesses.setdefault((process, item.group), set()).add(sender)
+        silent = message.silent
+        if silent:
+            for item in silent:
+                self._witnesses.setdefault((process, item.group), set()).add(sender)
 
     def event(self, process: Process, event: object) -> None:
         if isinstance(event, PeerDown):
@@ -146,7 +148,7 @@ class Invariants:
 
     def _check_all(self, process: Process, view: dict[str, Version]) -> None:
         view[process.group] = process.engine.version  # its own is there to compare all at once
-        if process.engine.versions != VersionVector(view):
+        if not process.engine.is_at(view):
             for name in self._peers[process.group]:
                 self._check_entry(process, view, name)
 
@@ -160,8 +162,9 @@ class Invariants:
             raise Broken(REGRESS, said, process.group, name)
         view[name] = new
         self._check_truth(process, name, new)
-        self._witnesses.pop((process, name), None)
-        if self.convergence is not None:
+        if self._witnesses:
+            self._witnesses.pop((process, name), None)
+        if self.convergence is not None and self.convergence.followed:
             self.convergence.advanced(process, name, new, self._world.now)
 
     def _check_truth(self, process: Process, name: str, version: Version) -> None:

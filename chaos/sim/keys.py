@@ -33,10 +33,10 @@ class NotedKey:
 
     def __init__(self, inner: Signer, signed: Callable[[bytes], None]) -> None:
         self._inner = inner
-        self._signed = signed
+        self._on_signed = signed
 
     def sign(self, data: bytes) -> bytes:
-        self._signed(data)
+        self._on_signed(data)
         return self._inner.sign(data)
 
     def public_key(self) -> Verifier:

@@ -65,6 +65,9 @@ class Network:
     traffic: Traffic = field(default_factory=Traffic)
     _links: dict[tuple[str, str], Link] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        self._draw = self.random.random
+
     def link(self, sender: str, to: str) -> Link:
         """The link, to be changed."""
         return self._links.setdefault((sender, to), Link())
@@ -102,7 +105,7 @@ class Network:
                 traffic.lost += 1
                 return ()
             conditions = link.conditions or conditions
-        random = self.random.random
+        random = self._draw
         if conditions.loss and random() < conditions.loss:
             traffic.lost += 1
             return ()

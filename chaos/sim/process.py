@@ -26,6 +26,7 @@ class Process:
         rate: how fast its monotonic clock runs.
         due: local time at which its engine wants to tick; `tick_at`: when it will, of the world.
         guise: what changes all that it says; None: it is honest.
+        well: what it was made to say of its health last, where changes are followed.
     """
 
     group: str
@@ -40,6 +41,7 @@ class Process:
     due: float = float("inf")
     tick_at: float = float("inf")
     guise: Guise | None = None
+    well: bool = True
     backlog: deque[tuple[Callable[..., None], tuple[Any, ...]]] = field(
         default_factory=lambda: deque(maxlen=BACKLOG_MAX)
     )

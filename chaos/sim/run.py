@@ -192,13 +192,11 @@ def follow_change(world: World, name: str, convergence: Convergence) -> None:
     process = world.groups[name].process
     if process is None:
         return
-    # Two such changes of one group, well or not, are two statements.
-    well = process.engine.version.seq % 2 == 0
-    process.engine.set_health(Health.OK if well else Health.DEGRADED)
+    process.well = not process.well  # each time a change, and so a statement
+    process.engine.set_health(Health.OK if process.well else Health.DEGRADED)
     world.nudge(process)
-    world.clock.at(
-        world.now + world.config.hello_min_gap + TICK_GRAIN, convergence.follow, world, name
-    )
+    said_by = world.now + world.config.hello_min_gap + TICK_GRAIN  # at the latest
+    world.clock.at(said_by, convergence.follow, world, name, world.now)
 
 
 def _failure(

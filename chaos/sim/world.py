@@ -7,7 +7,7 @@ and parsed by the real codec; a request and its reply can be lost each for itsel
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 from typing import Final, Protocol
@@ -221,9 +221,9 @@ class World:
             self.observer.stepped(process, "", None)
         self._after(process)
 
-    def _after(self, process: Process) -> None:
+    def _after(self, process: Process, local: float | None = None) -> None:
         """What a step has brought: events, hellos, another time for the next tick."""
-        engine = process.engine
+        engine, now = process.engine, self.clock.now
         for event in engine.events():
             self.tell(process.group, event_text(event))
             if self.observer is not None:
@@ -231,13 +231,15 @@ class World:
             if isinstance(event, OwnVersionAhead) and event.proven:
                 self._lead_above(process, event.version.epoch)
         due = engine.next_tick_at()
-        if due <= process.local(self.clock.now):  # otherwise there is nothing to send, either
+        if due <= (
+            process.local(now) if local is None else local
+        ):  # otherwise there is nothing to send, either
             for peer, hello in engine.outbox():
                 self._send(process, peer, hello)
             due = engine.next_tick_at()
         if due < process.due:
             process.due = due
-            at = max(process.world(due), self.clock.now + TICK_GRAIN)
+            at = max(process.world(due), now + TICK_GRAIN)
             if self.setup.tick_late:
                 at += self.setup.tick_late * self.random.random()
             process.tick_at = at
@@ -254,13 +256,15 @@ class World:
         process.engine.lead(chosen, self.random.randbytes(16), process.local(self.clock.now))
 
     def _send(self, process: Process, peer: str, hello: peer_pb2.HelloRequest) -> None:
-        raws: Iterable[bytes] = (hello.SerializeToString(),)
-        if process.guise is not None:
-            raws = process.guise.hellos(peer, hello)
-        now = self.clock.now
+        raws = (
+            (hello.SerializeToString(),)
+            if process.guise is None
+            else process.guise.hellos(peer, hello)
+        )
+        clock = self.clock
         for raw in raws:
-            for at in self.network.send(process.group, peer, len(raw), now):
-                self.clock.at(at, self._arrive, process, peer, raw)
+            for at in self.network.send(process.group, peer, len(raw), clock.now):
+                clock.at(at, self._arrive, process, peer, raw)
 
     def _arrive(self, sender: Process, to: str, raw: bytes) -> None:
         group = self.groups[to]
@@ -274,8 +278,9 @@ class World:
         name = sender.group
         self.story.message(now, self.groups[name].index, group.index, raw)
         message = peer_pb2.HelloRequest.FromString(raw)
-        target.engine.receive(name, message, target.local(now))
-        answer = target.engine.reply_to(message)
+        engine, local = target.engine, target.local(now)
+        engine.receive(name, message, local)
+        answer = engine.reply_to(message)
         if target.guise is not None:
             target.guise.heard(message)
             target.guise.change_reply(name, answer)
@@ -284,11 +289,10 @@ class World:
         raw = answer.SerializeToString()
         if not raw:  # nothing new: an answer all the same, and nobody has to act on it
             self.network.traffic.messages += 1
-            self._after(target)
-            return
-        for at in self.network.send(to, name, len(raw), now):
-            self.clock.at(at, self._answered, to, sender, raw)
-        self._after(target)
+        else:
+            for at in self.network.send(to, name, len(raw), now):
+                self.clock.at(at, self._answered, to, sender, raw)
+        self._after(target, local)
 
     def _answered(self, by: str, target: Process, raw: bytes) -> None:
         if not target.running:
@@ -298,11 +302,11 @@ class World:
             return
         now = self.clock.now
         self.story.message(now, self.groups[by].index, self.groups[target.group].index, raw)
-        message = peer_pb2.HelloReply.FromString(raw)
-        target.engine.receive(by, message, target.local(now))
+        message, local = peer_pb2.HelloReply.FromString(raw), target.local(now)
+        target.engine.receive(by, message, local)
         if self.observer is not None:
             self.observer.stepped(target, by, message)
-        self._after(target)
+        self._after(target, local)
 
 
 def _bind(call: Callable[[str, bytes], None], group: str) -> Callable[[bytes], None]:

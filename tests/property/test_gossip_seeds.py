@@ -11,7 +11,7 @@ from chaos.sim.run import Request, run_seeds
 SEEDS = range(50)
 
 
-@pytest.mark.timeout(600)  # a minute on two cores of its own
+@pytest.mark.timeout(600)  # two minutes on two cores
 def test_every_invariant_holds_in_every_world() -> None:
     requests = [Request(groups=16, seed=seed, rounds=200, faults="all") for seed in SEEDS]
     broken = {

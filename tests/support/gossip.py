@@ -14,6 +14,7 @@ from gossip.events import Event
 from gossip.membership import Link, PeerState
 from gossip.statement import Statement, sign
 from gossip.version import Version
+from gossip.view import PeerView
 from moonmesh.v1 import peer_pb2
 
 CONFIG = GossipConfig.wan()
@@ -67,6 +68,19 @@ def says(
 ) -> peer_pb2.HelloRequest:
     """A hello that `name` could have sent."""
     return peer_pb2.HelloRequest(statement=signed(name, epoch, seq, nonce, **rest))
+
+
+def relay(*statements: peer_pb2.SignedStatement, sender: str = "north") -> peer_pb2.HelloRequest:
+    """A hello that carries others' statements."""
+    message = says(sender)
+    message.relayed.extend(statements)
+    return message
+
+
+def of(east: GossipEngine, name: str, now: float = 0.0) -> PeerView:
+    """What an engine believes of a peer."""
+    (view,) = [peer for peer in east.view(now).peers if peer.name == name]
+    return view
 
 
 class World:

@@ -63,7 +63,7 @@ def test_no_more_is_read_of_a_hello_than_one_may_carry() -> None:
         message.probes.add(group=name, epoch=9, seq=9)
     east.receive("west", message, 0.0)
     assert set(east.versions) == {"east", "west", "north", "south"}
-    assert east._exchange.probes._open.keys() == {"north", "south"}
+    assert east._exchange.probes.open.keys() == {"north", "south"}
 
 
 def test_probes_of_one_hello_are_bounded_and_the_rest_follows() -> None:

@@ -193,3 +193,18 @@ def test_questions_are_bounded_and_keep_their_time() -> None:
     assert list(probes.over(2.9)) == []
     assert list(probes.over(3.0)) == [("b", "x", Version(1, 5))]
     assert (len(probes), probes.next_at) == (0, float("inf"))
+
+
+def test_who_asks_about_everybody_leaves_each_other_asker_its_share() -> None:
+    probes = Probes(2.0, replace(CONFIG, max_probed=8))
+    told = [probes.ask("greedy", f"x{number}", Version(1, 1), 0.0) for number in range(20)]
+    assert told == [True] * 8 + [False] * 12, "alone, it may have all of it"
+    for number in range(3):
+        for asker in ("b", "c", "d"):
+            took = probes.ask(asker, f"y{number}", Version(1, 1), 1.0)
+            assert took is (number < 2), f"{asker} has its share of 8, a quarter, and no more"
+    assert not probes.ask("greedy", "z", Version(1, 1), 1.0), "it gets nothing back"
+    assert len(probes) == 8
+    assert list(probes.over(2.0)) == [("greedy", f"x{n}", Version(1, 1)) for n in range(2)]
+    assert len(list(probes.over(3.0))) == 6
+    assert (len(probes), probes.open, probes.next_at) == (0, {}, float("inf"))

@@ -15,12 +15,14 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from chaos.sim import bench
+from chaos.sim.convergence import Convergence
 from chaos.sim.golden import GROUPS_MAX, ScriptError, difference, play
 from chaos.sim.hostile import Guise
-from chaos.sim.invariants import QUEUES, RAISES, REGRESS, SETTLED, TRUTH, WITNESS
+from chaos.sim.invariants import QUEUES, RAISES, REGRESS, SETTLED, TRUTH, WITNESS, Invariants
 from chaos.sim.network import Conditions
 from chaos.sim.presets import PRESETS, preset
-from chaos.sim.run import Request, run_world
+from chaos.sim.run import Request, follow_change, run_world
 from chaos.sim.story import KEPT, SHOWN, Story
 from chaos.sim.world import Setup, World
 from federation.cli.main import app
@@ -109,7 +111,7 @@ def test_a_story_keeps_its_end_and_hashes_all() -> None:
 
 
 def test_equal_seeds_are_equal_runs_in_every_process() -> None:
-    code = f"from chaos.sim.run import Request, run_world\nprint(run_world({SMALL!r}).digest)"
+    code = f"from chaos.sim.run import Request, follow_change, run_world\nprint(run_world({SMALL!r}).digest)"
     here = run_world(SMALL)
     assert here.failure is None, here.failure
     for hash_seed in ("1", "2"):
@@ -274,6 +276,41 @@ def test_the_command_writes_scenarios_anew(tmp_path: Path) -> None:
     assert sim("golden", "--write", str(file)).exit_code == 0
     assert sim("golden", str(file)).exit_code == 0
     assert "PeerUp(g1)" in file.read_text()
+
+
+def test_an_update_is_followed_from_what_it_says_to_the_last_who_hears_it() -> None:
+    convergence, late = Convergence(), ("g0", "g3")
+    setup = Setup(groups=4, seed=1, config=preset("wan"), conditions=Conditions(delay=0.3))
+    checks = Invariants(convergence)
+    world = World(setup, checks)
+    checks.attach(world)
+    world.run(5)
+    world.network.link(*late).conditions = Conditions(delay=0.7)
+    follow_change(world, "g0", convergence)
+    world.run(5)
+    (rounds,) = convergence.rounds(1.0)
+    assert 0.7 <= rounds <= 0.85, "as long as the longest way, and a moment until it is said"
+    world.network.heal_all()
+    world.network.conditions = Conditions(delay=0.02)
+    follow_change(world, "g0", convergence)
+    world.run(5)
+    again = min(convergence.rounds(1.0))
+    assert 0 < again <= 0.11, "heard before it was followed: known at once, not by the next"
+
+
+def test_one_figure_is_measured_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench, "MESH", 3)
+    report = bench.gossip_report(bench.GossipBench(only=("bytes",)))
+    (target,) = report.targets
+    assert target.name == "64 groups, idle: bytes a second and group"
+    assert 100 < (target.value or 0) < 2000
+
+
+def test_a_figure_that_is_not_measured_is_refused_by_name() -> None:
+    ran = CliRunner().invoke(app, ["bench", "gossip", "--only", "speed"])
+    assert isinstance(ran.exception, UsageError)
+    assert "'speed'" in str(ran.exception)
+    assert "bytes" in (ran.exception.hint or "")
 
 
 def test_the_bench_is_a_command_of_bench() -> None:

@@ -97,6 +97,42 @@ def test_a_second_key_is_believed_while_a_group_changes_its_key() -> None:
     assert verify(signed, group="east", federation="demo", keys=keys, config=CONFIG) == STATEMENT
 
 
+class CountingKey:
+    """A public key that knows how often it was used."""
+
+    def __init__(self, key: Ed25519PrivateKey) -> None:
+        self._key = key.public_key()
+        self.used = 0
+
+    def verify(self, signature: bytes, data: bytes) -> None:
+        self.used += 1
+        self._key.verify(signature, data)
+
+
+def test_the_same_bytes_are_verified_once_for_a_key() -> None:
+    key = CountingKey(KEY)
+    message = peer_pb2.SignedStatement()
+    sign(replace(STATEMENT, wall_time_ms=77), KEY, CONFIG).write(message)
+
+    def take(key: CountingKey, group: str = "east") -> None:
+        verify(Signed.read(message), group=group, federation="demo", keys=[key], config=CONFIG)
+
+    for _ in range(3):
+        take(key)
+    assert key.used == 1
+    with pytest.raises(StatementError, match="speaks of group"):
+        take(key, "west")
+    other = CountingKey(Ed25519PrivateKey.generate())
+    with pytest.raises(StatementError, match="not signed"):
+        take(other)
+    assert (key.used, other.used) == (1, 1), "what one key has signed, another has not"
+    message.signature = bytes(64)
+    for _ in range(2):
+        with pytest.raises(StatementError, match="not signed"):
+            take(key)
+    assert key.used == 3, "nothing is remembered of what does not hold"
+
+
 @pytest.mark.parametrize(
     ("signed", "reason", "words"),
     [

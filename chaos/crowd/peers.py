@@ -1,0 +1,160 @@
+"""Many light peers of one gateway, in one process.
+
+    python -m chaos.crowd.peers FOLDER TARGET NAME...
+
+Each has its own folder with `peering.toml` and credentials, its own port, its own connection to the target,
+and a gossip engine that knows the target alone: so the target has all the hellos and answers of a full
+mesh, and these here cost little. What it does not have of them is whole vectors: it sends its own.
+Says `ready` when all listen, and ends at SIGTERM.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import os
+import random
+import signal
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+import grpc
+import grpc.aio
+
+from chaos.errors import ChaosError
+from federation.config import Limits
+from federation.peering import Peering, load_peering
+from federation.peers.gossip_config import gossip_config
+from federation.peers.wire import HELLO_METHOD
+from federation.trust.credentials import Credentials, load_credentials
+from gossip.engine import GossipEngine, Message, Outgoing
+from moonmesh.v1 import peer_pb2
+
+NEVER: Final = 1e9
+"""Seconds."""
+HELLO_SECONDS: Final = 2.0
+TICK_SECONDS_MIN: Final = 0.01
+
+
+class LightPeer:
+    """One of them: hellos, and answers to hellos.
+
+    Args:
+        peering: its own.
+        target: the peer that is greeted.
+
+    Raises:
+        ChaosError: there is no such peer.
+    """
+
+    def __init__(self, peering: Peering, target: str) -> None:
+        own = peering.own
+        self._credentials: Credentials = load_credentials(
+            own.credentials, own.group, peering.federation
+        )
+        peer = peering.peer(target)
+        if peer is None:
+            raise ChaosError(f"no peer {target}", where=str(peering.path))
+        self._target = peer
+        self._engine = GossipEngine(
+            own.group,
+            peering.federation,
+            self._credentials.signing_key,
+            {target: [key.public for key in peer.keys]},
+            epoch=1,
+            boot_nonce=os.urandom(16),
+            config=replace(gossip_config(Limits()), push_pull_interval=NEVER),
+            rng=random.Random(own.group),
+            now=time.monotonic(),
+        )
+        self._calls: set[asyncio.Task[None]] = set()
+        self.met = asyncio.Event()
+        """It and the target hear each other, or did at one time."""
+
+    async def serve(self, address: str) -> grpc.aio.Server:
+        """Answers hellos at an address of its own."""
+        server = grpc.aio.server()
+        handler = grpc.unary_unary_rpc_method_handler(self._hello)
+        name = HELLO_METHOD.rsplit("/", 1)[1]
+        server.add_generic_rpc_handlers(
+            (grpc.method_handlers_generic_handler("moonmesh.v1.Peer", {name: handler}),)
+        )
+        server.add_secure_port(address, self._credentials.server_credentials())
+        await server.start()
+        return server
+
+    async def speak(self) -> None:
+        """Greets the target as gossip has it, until it is cancelled."""
+        options = [
+            *self._credentials.channel_options(self._target.name),
+            ("grpc.use_local_subchannel_pool", 1),
+        ]
+        async with grpc.aio.secure_channel(
+            self._target.gateways[0], self._credentials.channel_credentials(), options=options
+        ) as channel:
+            hello = channel.unary_unary(HELLO_METHOD)
+            while True:
+                self._engine.tick(time.monotonic(), int(time.time() * 1000))
+                for out in self._engine.outbox():
+                    task = asyncio.create_task(self._greet(hello, out))
+                    self._calls.add(task)
+                    task.add_done_callback(self._calls.discard)
+                self._engine.events()
+                left = self._engine.next_tick_at() - time.monotonic()
+                await asyncio.sleep(max(TICK_SECONDS_MIN, left))
+
+    async def _greet(
+        self, hello: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes], out: Outgoing
+    ) -> None:
+        with contextlib.suppress(grpc.aio.AioRpcError):
+            raw = await hello(out.hello.SerializeToString(), timeout=HELLO_SECONDS)
+            self._take(peer_pb2.HelloReply.FromString(raw))
+
+    async def _hello(self, raw: bytes, context: grpc.aio.ServicerContext) -> bytes:
+        request = peer_pb2.HelloRequest.FromString(raw)
+        self._take(request)
+        return bytes(self._engine.reply_to(request).SerializeToString())
+
+    def _take(self, message: Message) -> None:
+        now = time.monotonic()
+        self._engine.receive(self._target.name, message, now)
+        if not self.met.is_set() and self._engine.pullable(self._target.name, now):
+            self.met.set()
+
+
+async def _run(folder: Path, target: str, names: list[str]) -> None:
+    addresses = {
+        p.name: p.gateways[0] for p in load_peering(folder / target / "peering.toml").peers
+    }
+    stop = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    servers, tasks = [], []
+    try:
+        for name in names:
+            peer = LightPeer(load_peering(folder / name / "peering.toml"), target)
+            servers.append(await peer.serve(addresses[name]))
+            tasks.append(asyncio.create_task(peer.speak()))
+        print("ready", flush=True)
+        await stop.wait()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*(server.stop(0) for server in servers))
+
+
+def main() -> None:
+    """Runs until SIGTERM."""
+    parser = argparse.ArgumentParser(prog="python -m chaos.crowd.peers")
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("target")
+    parser.add_argument("names", nargs="+")
+    arguments = parser.parse_args()
+    asyncio.run(_run(arguments.folder, arguments.target, arguments.names))
+
+
+if __name__ == "__main__":
+    main()
