@@ -16,6 +16,7 @@ from cryptography.exceptions import InvalidSignature
 from google.protobuf.message import DecodeError
 
 from gossip.config import GossipConfig
+from gossip.ed25519 import SIGNATURE_BYTES
 from gossip.version import Version
 from moonmesh.v1 import peer_pb2
 
@@ -23,7 +24,6 @@ DOMAIN: Final = b"moonmesh/statement/v1\0"
 """Signed before each body, so that no other signed bytes can be passed off as a statement."""
 FORMAT_VERSION: Final = 1
 BOOT_NONCE_BYTES: Final = 16
-SIGNATURE_BYTES: Final = 64
 PUBLIC_KEY_BYTES: Final = 32
 REASON_CHARS_MAX: Final = 256
 """Characters of a health reason that are kept."""
@@ -73,7 +73,7 @@ class Signer(Protocol):
 
 
 class Verifier(Protocol):
-    """A group's public key: `Ed25519PublicKey`, or what a simulation has for it."""
+    """A group's public key: `gossip.ed25519.PublicKey`, or what a simulation has for it."""
 
     def verify(self, signature: bytes, data: bytes, /) -> None:
         """Raises `cryptography.exceptions.InvalidSignature` unless the signature is the key's."""

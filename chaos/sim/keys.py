@@ -8,6 +8,7 @@ from collections.abc import Callable
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from gossip.ed25519 import PublicKey
 from gossip.statement import Signer, Verifier
 
 
@@ -54,4 +55,4 @@ def make_keys(secret: bytes, real: bool) -> tuple[Signer, Verifier]:
         cheap = CheapKey(secret)
         return cheap, cheap
     key = Ed25519PrivateKey.from_private_bytes(secret)
-    return key, key.public_key()
+    return key, PublicKey(key.public_key().public_bytes_raw())

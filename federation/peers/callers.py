@@ -6,11 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-
 from federation.errors import TrustError
 from federation.identity import Fingerprint
 from federation.trust.credentials import caller_group
+from gossip.ed25519 import PublicKey
 
 if TYPE_CHECKING:
     from federation.peering import Membership
@@ -26,7 +25,7 @@ class Caller:
     """
 
     name: str
-    keys: Sequence[Ed25519PublicKey]
+    keys: Sequence[PublicKey]
     exported: frozenset[Fingerprint]
 
 

@@ -11,12 +11,11 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-
 from federation.config import GroupFile
 from federation.identity import Fingerprint
 from federation.peers.callers import Caller, Callers
 from federation.trust.credentials import TlsIdentity
+from gossip.ed25519 import PublicKey
 from moonmesh.v1 import serving_pb2
 
 if TYPE_CHECKING:
@@ -54,7 +53,7 @@ def write_setup(setup: Setup) -> serving_pb2.Setup:
         callers=(
             serving_pb2.Caller(
                 name=caller.name,
-                keys=(key.public_bytes_raw() for key in caller.keys),
+                keys=(key.raw for key in caller.keys),
                 exported=sorted(caller.exported),
             )
             for caller in setup.callers.values()
@@ -76,7 +75,7 @@ def read_setup(message: serving_pb2.Setup) -> Setup:
             [
                 Caller(
                     caller.name,
-                    [Ed25519PublicKey.from_public_bytes(raw) for raw in caller.keys],
+                    [PublicKey(raw) for raw in caller.keys],
                     frozenset(map(Fingerprint, caller.exported)),
                 )
                 for caller in message.callers

@@ -7,11 +7,12 @@ import binascii
 import hashlib
 from typing import Final
 
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
+from gossip.ed25519 import KEY_BYTES, PublicKey
+
 PREFIX: Final = "ed25519:"
-_KEY_BYTES: Final = 32
 
 
 class StatementKey:
@@ -20,10 +21,10 @@ class StatementKey:
     __slots__ = ("public", "raw")
 
     def __init__(self, raw: bytes) -> None:
-        if len(raw) != _KEY_BYTES:
-            raise ValueError(f"an Ed25519 public key has {_KEY_BYTES} bytes, not {len(raw)}")
+        if len(raw) != KEY_BYTES:
+            raise ValueError(f"an Ed25519 public key has {KEY_BYTES} bytes, not {len(raw)}")
         self.raw = raw
-        self.public = Ed25519PublicKey.from_public_bytes(raw)
+        self.public = PublicKey(raw)
 
     @classmethod
     def of(cls, private: Ed25519PrivateKey) -> StatementKey:
