@@ -130,7 +130,8 @@ class Merge:
 
 
 def _last_bits(prints: Prints, table: Found) -> npt.NDArray[np.int64]:
-    return (prints & np.uint64(len(table) - 1)).view(np.int64)
+    places: npt.NDArray[np.int64] = (prints & np.uint64(len(table) - 1)).view(np.int64)
+    return places
 
 
 def _applied(prints: Prints, named: Prints, held: Found) -> Prints:

@@ -50,7 +50,8 @@ def still_fit(bits: int, blocks: int) -> bool:
 
 def prints_of(hashes: Hashes, bits: int) -> Prints:
     """The prints of hashes, in their order."""
-    return hashes >> np.uint64(64 - bits)
+    prints: Prints = hashes >> np.uint64(64 - bits)
+    return prints
 
 
 def distinct(ordered: Prints) -> Prints:

@@ -109,7 +109,7 @@ class Snapshot:
         """Those in the buckets from `first` to before `end`, sorted."""
         offsets = self._offsets[first : end + 1]
         buckets = np.arange(first, end, dtype=np.uint64) << _SHIFT
-        out = buckets.repeat(np.diff(offsets))
+        out: Prints = buckets.repeat(np.diff(offsets))
         out |= self._remainders[int(offsets[0]) : int(offsets[-1])]
         return out
 

@@ -39,9 +39,12 @@ class CatalogError(PeerError):
 
 def pages(answer: Whole | Changes, entries_max: int) -> Iterator[peer_pb2.CatalogPage]:
     """The answer in pages of at most `entries_max` prints each; each page is made when it is asked for."""
-    made = _snapshot_pages if isinstance(answer, Whole) else _change_pages
+    if isinstance(answer, Whole):
+        made = _snapshot_pages(answer, entries_max)
+    else:
+        made = _change_pages(answer, entries_max)
     before: peer_pb2.CatalogPage | None = None
-    for page in made(answer, entries_max):  # type: ignore[operator]
+    for page in made:
         if before is not None:
             yield before
         before = page

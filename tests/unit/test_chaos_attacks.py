@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import grpc.aio
+import numpy as np
 import pytest
 
 from chaos.hostile.attacks import GREETINGS, Attacker
