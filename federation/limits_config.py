@@ -203,7 +203,7 @@ class Limits(BaseModel):
     to the share of your line that a peer may have."""
     peer_catalog_bytes_per_s: Annotated[int, _Bytes, _count(MIB, GIB)] = 32 * MIB
     """Bytes of catalogs a second to one peer, and from one: a snapshot of 16 million blocks. Making one takes
-    a core a second, and is done once for all who ask at about the same time."""
+    a core a tenth of a second, and is done once for all who ask at about the same time."""
     peer_catalog_bytes: Annotated[int, _Bytes, _count(MIB, 16 * GIB)] = 64 * MIB
     """Bytes of catalog answers under way from one peer: twice a snapshot of `view_blocks_per_peer`. What
     goes on beyond it is no catalog, and is cut off."""

@@ -163,7 +163,9 @@ def _field(rng: random.Random, raw: bytes, _: list[list[bytes]]) -> bytes:
             case 6:
                 prints.gaps = rng.randbytes(rng.randint(0, 2000))
             case 7:
-                prints.gaps = bytes([rng.choice((0, 255))]) * rng.choice((1, 2, 60, 200_000, 999_990))
+                prints.gaps = bytes([rng.choice((0, 255))]) * rng.choice(
+                    (1, 2, 60, 200_000, 999_990)
+                )
             case _:
                 page.position.n = value & ((1 << 63) - 1)
     return page.SerializeToString()

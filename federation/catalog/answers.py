@@ -49,8 +49,8 @@ class Answers:
         self._changes: tuple[Position, _Pages] | None = None
 
     def since(self, after: Position | None) -> Iterator[bytes]:
-        """Encoded pages that bring a subscriber up to date, or nearly: changes if the log reaches back so far,
-        else all. Each is made when it is asked for, in a few ms."""
+        """Encoded pages that bring a subscriber up to date, or nearly: changes if the log reaches back so
+        far, else all. Each is made when it is asked for, in a few ms."""
         if after is not None and self._log.reaches(after):
             if (
                 self._changes is None

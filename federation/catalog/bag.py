@@ -1,7 +1,7 @@
 """All hashes that are offered in one namespace, each as often as there are keys with it: sorted arrays.
 
-Like a view (see `federation.catalog.overlay`), a large array under small changes that are merged into a new one
-a slice at a time; but of whole hashes, and counted: 8 bytes a block, and as many again while it is merged.
+Like a view (see `federation.catalog.overlay`), a large array under small changes that are merged into a new
+one a slice at a time; but of whole hashes, and counted: 8 bytes a block, and 8 more while it is merged.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class Frozen(NamedTuple):
     layers: tuple[Deltas, Deltas]
 
     def prints(self, bits: int) -> Iterator[Prints]:
-        """Their prints, sorted, in pieces of about `SLICE_HASHES`; each piece is made when it is asked for."""
+        """Their prints, sorted, in pieces of about `SLICE_HASHES`, each made when it is asked for."""
         begin, at = 0, 0
         mask = (1 << (64 - bits)) - 1
         while True:

@@ -1,8 +1,8 @@
 """Changes over a snapshot, and their merging into a new one, a slice at a time.
 
-An overlay says of each print that it names whether it is held, whatever the snapshot says. The owner tells of a
-print, not of a block: it is gone when the last block with it is (see `federation.catalog.log`). So removing one
-of two blocks that cannot be told apart leaves the other one found.
+An overlay says of each print that it names whether it is held, whatever the snapshot says. The owner tells of
+a print, not of a block: it is gone when the last block with it is (see `federation.catalog.log`). So removing
+one of two blocks that cannot be told apart leaves the other one found.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ TABLE_LEAST: Final = 64
 class Overlay:
     """Prints with what is true of them; immutable.
 
-    Most look-ups are of prints that it does not name, and a table of which of their last bits occur tells so in
-    a tenth of the time that a search takes. Overlays made from one another share it: one that says too much
-    costs a search.
+    Most look-ups are of prints that it does not name. A table of which last bits occur tells so in a tenth of
+    the time that a search takes. Overlays made from one another share it: one that says too much costs a
+    search.
     """
 
     __slots__ = ("_held", "_prints", "_table")

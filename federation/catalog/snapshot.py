@@ -124,8 +124,8 @@ class Snapshot:
 class SnapshotBuilder:
     """Makes a snapshot of sorted prints that come in pieces.
 
-    Takes its memory when it is made: two bytes for each of `blocks_max` and four for each of the buckets. (The
-    system gives memory that is not written to only in name.)
+    Takes its memory when it is made: two bytes for each of `blocks_max` and four for each of the buckets.
+    (What is not written to, the system gives only in name.)
 
     Args:
         bits: of a print.

@@ -91,7 +91,8 @@ class CatalogView:
     def __init__(
         self, *, blocks_max: int, misses_max: int = 65536, miss_seconds: float = 10.0
     ) -> None:
-        self._blocks_max = blocks_max
+        self.blocks_max = blocks_max
+        """Prints kept at most."""
         self._snapshot = Snapshot.empty()
         self._merging = Overlay.empty()
         self._changes = Overlay.empty()
@@ -167,7 +168,7 @@ class CatalogView:
         self.left_out += len(prints) - known
         prints = prints[:known]
         prints = prints[self._holds(prints) != held]
-        if held and len(prints) > (room := self._blocks_max - self._count):
+        if held and len(prints) > (room := self.blocks_max - self._count):
             self.left_out += len(prints) - room
             prints = prints[:room]
         self._changes = self._changes.changed(prints, held)
@@ -178,7 +179,7 @@ class CatalogView:
             if len(self._changes) < MERGE_AT:
                 return
             self._merging, self._changes = self._changes, Overlay.empty()
-            self._merge = Merge(self._snapshot, self._merging, self._blocks_max)
+            self._merge = Merge(self._snapshot, self._merging, self.blocks_max)
         for _ in range(steps):
             merged = self._merge.step()
             if merged is not None:

@@ -1,8 +1,8 @@
 """Catalog answers as pages, and pages from a peer checked before they are believed; sans-IO.
 
 All sizes are checked before memory is taken. Most of it is taken for a snapshot's first page: what its prints
-and buckets may need, at most 3 bytes for each of `blocks_max` and 4 KiB, whatever the peer claims. A page takes
-40 bytes more for each of its words while it is read.
+and buckets may need, at most 3 bytes for each of `blocks_max` and 4 KiB, whatever the peer claims. A page
+takes 40 bytes more for each of its words while it is read, and changes 8 bytes each, `CHANGES_MAX` at most.
 """
 
 from __future__ import annotations

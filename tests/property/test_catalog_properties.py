@@ -1,4 +1,4 @@
-"""Catalogs against sets: whatever comes and goes in whatever order, nothing that is held is ever not found."""
+"""Catalogs against sets: whatever comes and goes in whatever order, what is held is found."""
 
 from __future__ import annotations
 

@@ -242,7 +242,8 @@ def test_a_peer_that_claims_too_much_is_believed_up_to_the_limit() -> None:
 def test_a_snapshot_that_claims_buckets_for_everything_gets_its_share() -> None:
     claim = page(snapshot=True, blocks=1 << 60, bits=40, added=packed(), last=True)
     out = Assembler(1000, None).feed(claim)
-    assert out is not None and out.snapshot is not None
+    assert out is not None
+    assert out.snapshot is not None
     assert out.snapshot.nbytes < 10_000
 
 
@@ -261,9 +262,12 @@ def test_a_view_stands_at_a_limit_and_changes_go_on() -> None:
     view = view_of(spread(1, 2, 3, 4), blocks_max=4)
     one, two, *_, more = spread(1, 2, 3, 4, 77)
     view.apply(news(view, 2, added=[more]), 0.0)
-    assert len(view) == 4 and not view.has(more, 0.0)
+    assert len(view) == 4
+    assert not view.has(more, 0.0)
     view.apply(news(view, 3, added=[more], removed=[one]), 0.0)
-    assert len(view) == 4 and view.has(more, 0.0) and view.has(two, 0.0)
+    assert len(view) == 4
+    assert view.has(more, 0.0)
+    assert view.has(two, 0.0)
 
 
 def test_a_refuted_block_is_not_asked_for_again_for_a_while() -> None:

@@ -16,5 +16,6 @@ def test_a_damaged_message_is_read_or_refused_and_takes_little_memory() -> None:
         tracemalloc.stop()
     assert not outcome.escaped
     assert outcome.tried == outcome.refused + outcome.believed == 3000
-    assert outcome.refused > 500 and outcome.believed > 100, "both were tried"
+    assert outcome.refused > 500
+    assert outcome.believed > 100
     assert peak < MEMORY_MAX
