@@ -21,6 +21,7 @@ from federation.bench.catalog_fuzz import MEMORY_MAX, run_restricted
 from federation.bench.report import Report, Target
 from federation.catalog.answers import PAGE_ENTRIES, Answers
 from federation.catalog.log import Changes, HoldingsLog, Position
+from federation.catalog.overlay import MERGE_AT
 from federation.catalog.plan import plan
 from federation.catalog.prints import Hashes, distinct, prints_of
 from federation.catalog.view import CatalogView
@@ -62,12 +63,12 @@ def catalog_report(options: CatalogBench, say: Callable[[str], None]) -> Report:
         say(f"A snapshot of {blocks:,} blocks: bytes, time, what it finds.")
         _snapshot(report, rng, blocks)
     say("Changes at the owner.")
-    _owner(report, rng, options.blocks)
+    _owner(report, rng, options)
     say(f"{PEERS} views of {options.blocks:,} blocks: look-ups.")
-    views, chains = _views(rng, options.blocks)
+    views, chains, gone = _views(rng, options)
     _locate(report, rng, views, chains, "")
     say(f"{CHANGES_PER_S:,} changes a second from each of {PEERS} peers, {options.seconds:g} s.")
-    _changes(report, rng, views, options.seconds)
+    _changes(report, rng, views, gone)
     _locate(report, rng, views, chains, " under changes")
     del views
     say(f"{options.mutations:,} damaged messages.")
@@ -127,7 +128,7 @@ class _Carried:
 
 
 async def _carry(answers: Answers, view: CatalogView) -> _Carried:
-    """A snapshot from owner to subscriber in one process, in which look-ups go on in between."""
+    """An answer from owner to subscriber in one process, in which look-ups go on in between."""
     carried = _Carried()
     over = asyncio.Event()
 
@@ -141,8 +142,8 @@ async def _carry(answers: Answers, view: CatalogView) -> _Carried:
             before = now
 
     async def transfer() -> None:
-        assembler = Assembler(view.blocks_max, None)
-        source = answers.since(None)
+        assembler = Assembler(view.blocks_max, view.bits if view.position is not None else None)
+        source = answers.since(view.position)
         while True:
             began = time.perf_counter()
             raw = next(source, None)
@@ -163,14 +164,14 @@ async def _carry(answers: Answers, view: CatalogView) -> _Carried:
     return carried
 
 
-def _owner(report: Report, rng: np.random.Generator, blocks: int) -> None:
+def _owner(report: Report, rng: np.random.Generator, options: CatalogBench) -> None:
     """One answer after another, each of a twentieth of a second of changes; half of them remove."""
     log = HoldingsLog(bytes(16), LOG_ENTRIES)
-    hashes = _hashes(rng, blocks)
+    rounds = int(options.seconds * ANSWERS_PER_S)
+    hashes = _hashes(rng, max(options.blocks, rounds * CHANGES_PER_S // ANSWERS_PER_S))
     log.extend(hashes)
     answers = Answers(log, PAGE_ENTRIES)
     each = CHANGES_PER_S // ANSWERS_PER_S
-    rounds = 10 * ANSWERS_PER_S
     taking = telling = longest = 0.0
     size = 0
     at = log.position
@@ -197,19 +198,29 @@ def _owner(report: Report, rng: np.random.Generator, blocks: int) -> None:
 
 
 def _views(
-    rng: np.random.Generator, blocks: int
-) -> tuple[list[tuple[str, CatalogView]], list[list[int]]]:
-    """Views with blocks of their own, and all with all chains but the last block of each."""
+    rng: np.random.Generator, options: CatalogBench
+) -> tuple[list[tuple[str, CatalogView]], list[list[int]], list[Hashes]]:
+    """Views with blocks of their own, and all with all chains but the last block of each; the chains; and of
+    each view those of its own blocks that will go.
+
+    Each has another part of the changes behind it with which merging begins, as views have that are followed
+    for long: so merges are spread evenly over the time in which changes come.
+    """
     chains = [_hashes(rng, CHAIN) for _ in range(2 * CHAINS + 2)]
     shared = np.concatenate([chain[:-1] for chain in chains])
-    views = []
+    views, gone = [], []
+    going = int(options.seconds * CHANGES_PER_S) // 2
     for peer in range(PEERS):
+        own = _hashes(rng, max(going, options.blocks - len(shared)))
+        gone.append(own[:going].copy())
         log = HoldingsLog(bytes(16), LOG_ENTRIES)
-        log.extend(np.concatenate([shared, _hashes(rng, max(0, blocks - len(shared)))]))
+        log.extend(np.concatenate([shared, own]))
         view = CatalogView(blocks_max=2 * len(log))
         asyncio.run(_carry(Answers(log, PAGE_ENTRIES), view))
+        log.extend(_hashes(rng, MERGE_AT * peer // PEERS))
+        asyncio.run(_carry(Answers(log, PAGE_ENTRIES), view))
         views.append((f"peer{peer}", view))
-    return views, [chain.tolist() for chain in chains]
+    return views, [chain.tolist() for chain in chains], gone
 
 
 def _locate(
@@ -245,16 +256,23 @@ def _changes(
     report: Report,
     rng: np.random.Generator,
     views: Sequence[tuple[str, CatalogView]],
-    seconds: float,
+    gone: Sequence[Hashes],
 ) -> None:
     """Answers as they come from owners, twenty a second from each, half of the changes removals."""
-    rounds = int(seconds * ANSWERS_PER_S)
     each = CHANGES_PER_S // ANSWERS_PER_S
-    view_bits = {view.bits for _, view in views}
-    bits = view_bits.pop()
+    half = each // 2
+    rounds = len(gone[0]) // half
+    # Made before: what an owner does for them is measured with the owner.
     answers = [
-        [_answer(rng, bits, each, turn + 2) for _ in views] for turn in range(rounds)
-    ]  # made before: what an owner does for them is measured with the owner
+        [
+            _answer(
+                view.bits, _hashes(rng, each - half), old[turn * half : (turn + 1) * half], turn
+            )
+            for (_, view), old in zip(views, gone, strict=True)
+        ]
+        for turn in range(rounds)
+    ]
+    merges = sum(view.merges for _, view in views)
     longest = late = 0.0
     began, used = time.perf_counter(), time.process_time()
     for turn, round_ in enumerate(answers):
@@ -262,7 +280,7 @@ def _changes(
         time.sleep(max(0.0, due - time.perf_counter()))
         for (_, view), raw in zip(views, round_, strict=True):
             at = time.perf_counter()
-            news = Assembler(view.blocks_max, bits).feed(peer_pb2.CatalogPage.FromString(raw))
+            news = Assembler(view.blocks_max, view.bits).feed(peer_pb2.CatalogPage.FromString(raw))
             assert news is not None, "an answer of one page"
             view.apply(news, 0.0)
             longest = max(longest, time.perf_counter() - at)
@@ -271,6 +289,9 @@ def _changes(
     share = (time.process_time() - used) / wall
     report.figures["changes: longest that one answer kept the views, ms"] = 1e3 * longest
     report.figures["changes: views behind their answers, at most, ms"] = 1e3 * late
+    report.figures["changes: merges ended meanwhile"] = (
+        sum(view.merges for _, view in views) - merges
+    )
     name = f"{CHANGES_PER_S:,} changes a second from each of {len(views)} peers"
     report.targets += [
         Target(f"{name}: share of a core", share, "<", 0.25),
@@ -279,10 +300,8 @@ def _changes(
     ]
 
 
-def _answer(rng: np.random.Generator, bits: int, changes: int, n: int) -> bytes:
-    added, removed = (
-        distinct(np.sort(prints_of(_hashes(rng, changes // 2), bits))) for _ in range(2)
-    )
+def _answer(bits: int, come: Hashes, gone: Hashes, n: int) -> bytes:
+    added, removed = (distinct(np.sort(prints_of(hashes, bits))) for hashes in (come, gone))
     (page,) = pages(Changes(Position(bytes(16), n), bits, added, removed), PAGE_ENTRIES)
     return page.SerializeToString()
 

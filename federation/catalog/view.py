@@ -109,6 +109,8 @@ class CatalogView:
         """Blocks that this view promised and the owner did not have."""
         self.left_out = 0
         """Changes that were not believed because the view was full."""
+        self.merges = 0
+        """Times that changes have become part of a new snapshot."""
 
     def __len__(self) -> int:
         return self._count
@@ -184,6 +186,7 @@ class CatalogView:
             merged = self._merge.step()
             if merged is not None:
                 self._snapshot = merged
+                self.merges += 1
                 self._merging = Overlay.empty()
                 self._merge = None
                 return
