@@ -7,7 +7,7 @@ import pytest
 
 from federation.catalog import gaps
 from federation.catalog.answers import Answers
-from federation.catalog.log import HoldingsLog, Position
+from federation.catalog.log import CHANGES_MAX, HoldingsLog, Position
 from federation.catalog.plan import Run, locate, plan
 from federation.catalog.prints import BITS_MIN, bits_for, still_fit
 from federation.catalog.snapshot import Snapshot, SnapshotBuilder
@@ -212,6 +212,14 @@ def test_pages_that_disagree_are_refused() -> None:
             assembler.feed(page(snapshot=snapshot, blocks=9, position=other, added=PRINTS))
         with pytest.raises(CatalogError, match="not above those before"):
             assembler.feed(page(snapshot=snapshot, blocks=9, added=PRINTS))
+
+
+def test_changes_without_end_are_refused() -> None:
+    assembler = Assembler(10, 26)
+    many = packed(gaps=bytes(2 * CHANGES_MAX))
+    assembler.feed(page(removed=many))
+    with pytest.raises(CatalogError, match="more than 262144 changes"):
+        assembler.feed(page(added=packed()))
 
 
 def test_changes_for_who_has_nothing_are_refused() -> None:
