@@ -61,7 +61,7 @@ class Answers:
                 found = _Pages(self._log.position, (p.SerializeToString() for p in made))
                 self._changes = (after, found)
             return iter(self._changes[1])
-        if self._snapshot is None or not self._serves(self._snapshot.position):
+        if self._snapshot is None or not self._serves(self._snapshot):
             made = pages(self._log.whole(), self._entries_max)
             self._snapshot = _Pages(self._log.position, (p.SerializeToString() for p in made))
         return iter(self._snapshot)
@@ -69,6 +69,8 @@ class Answers:
     def _is_late(self, made: _Pages) -> bool:
         return made.position != self._log.position
 
-    def _serves(self, position: Position) -> bool:
-        behind = self._log.position.n - position.n
-        return self._log.reaches(position) and KEPT_FOR_PART * behind <= self._log.entries_max
+    def _serves(self, made: _Pages) -> bool:
+        behind = self._log.position.n - made.position.n
+        if behind and len(self._log) <= self._entries_max:
+            return False  # one page is soon made anew
+        return self._log.reaches(made.position) and KEPT_FOR_PART * behind <= self._log.entries_max
