@@ -22,7 +22,7 @@ from federation.bench.report import Report, Target
 from federation.catalog.answers import PAGE_ENTRIES, Answers
 from federation.catalog.log import Changes, HoldingsLog, Position
 from federation.catalog.overlay import MERGE_AT
-from federation.catalog.plan import plan
+from federation.catalog.plan import locate, plan
 from federation.catalog.prints import Hashes, distinct, prints_of
 from federation.catalog.view import CatalogView
 from federation.catalog.wire import Assembler, pages
@@ -77,8 +77,8 @@ def catalog_report(options: CatalogBench, say: Callable[[str], None]) -> Report:
     _plain(report, rng)
     report.notes += [
         "Look-ups are of chains not looked up before: what they find is in no cache of the processor.",
-        "`all but the last`: each of the peers is believed to hold all of the chain but its last block, so "
-        "that every view is asked for every block.",
+        "Each of the peers is believed to hold all of the chain but its last block. A plan asks the others for the "
+        "last alone once one has all before it; `leading run of each` asks every view for every block.",
         f"The plain way is measured with {PLAIN_BLOCKS:,} blocks a peer.",
     ]
     return report
@@ -206,7 +206,7 @@ def _views(
     Each has another part of the changes behind it with which merging begins, as views have that are followed
     for long: so merges are spread evenly over the time in which changes come.
     """
-    chains = [_hashes(rng, CHAIN) for _ in range(2 * CHAINS + 2)]
+    chains = [_hashes(rng, CHAIN) for _ in range(4 * CHAINS + 2)]
     shared = np.concatenate([chain[:-1] for chain in chains])
     views, gone = [], []
     going = int(options.seconds * CHANGES_PER_S) // 2
@@ -232,13 +232,17 @@ def _locate(
 ) -> None:
     assert len(plan(chains[-1], views, 0.0)[0].indices) == CHAIN - 1, "as they were made"
     chains.pop()
-    worst = _p50(lambda chain: plan(chain, views, 0.0), (chains.pop() for _ in range(CHAINS)))
+    planned = _p50(lambda chain: plan(chain, views, 0.0), (chains.pop() for _ in range(CHAINS)))
+    every = [view for _, view in views]
+    runs = _p50(lambda chain: locate(chain, every, 0.0), (chains.pop() for _ in range(CHAINS)))
     absent = [_hashes(rng, CHAIN).tolist() for _ in range(CHAINS)]
     nobody = _p50(lambda chain: plan(chain, views, 0.0), absent)
     name = f"{CHAIN:,} keys, {len(views)} views{when}"
-    report.figures[f"{name}: all but the last, p50 ms"] = worst
     report.figures[f"{name}: nobody has any, p50 ms"] = nobody
-    report.targets.append(Target(f"{name}: located, p50", worst, "<=", 5, "ms"))
+    report.targets += [
+        Target(f"{name}: planned, p50", planned, "<=", 5, "ms"),
+        Target(f"{name}: leading run of each, p50", runs, "<=", 5, "ms"),
+    ]
 
 
 def _p50(

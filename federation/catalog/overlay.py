@@ -114,14 +114,14 @@ class Merge:
         self._at = 0
 
     def step(self) -> Snapshot | None:
-        """One more slice; the new snapshot after the last."""
+        """One more slice; after the last, and as a step of its own, the new snapshot."""
+        if self._at == self._snapshot.buckets:
+            return self._builder.build()
         first, end = self._at, self._snapshot.slice_end(self._at, SLICE_BLOCKS)
         named, held = self._overlay.part(first << REMAINDER_BITS, end << REMAINDER_BITS)
         self._builder.take(_applied(self._snapshot.prints(first, end), named, held))
         self._at = end
-        if end < self._snapshot.buckets:
-            return None
-        return self._builder.build()
+        return None
 
     @property
     def left_out(self) -> int:

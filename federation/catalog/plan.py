@@ -46,6 +46,9 @@ def plan(
     while at < len(chain):
         end, best = at, ""
         for peer, row in rows:
+            # Whoever does not have what the best so far lacks has no longer run: one look-up instead of many.
+            if end - at >= LOOK_FIRST and not row.knows(at) and not row.has(end):
+                continue
             until = row.end(at)
             if until > end:
                 end, best = until, peer
@@ -58,9 +61,10 @@ def plan(
     return runs
 
 
-def locate(key_hashes: Sequence[int], view: CatalogView, now: float) -> int:
-    """Length of the leading run of a chain that a peer is believed to hold, in blocks."""
-    return _Row(_Chain(key_hashes, now), view).end(0)
+def locate(key_hashes: Sequence[int], views: Sequence[CatalogView], now: float) -> list[int]:
+    """Length of the leading run of a chain that each peer is believed to hold, in blocks."""
+    chain = _Chain(key_hashes, now)
+    return [_Row(chain, view).end(0) for view in views]
 
 
 class _Part:
@@ -89,6 +93,9 @@ class _Chain:
     def __len__(self) -> int:
         return len(self._key_hashes)
 
+    def __getitem__(self, place: int) -> int:
+        return self._key_hashes[place]
+
     def part(self, first: int, end: int) -> _Part:
         found = self._parts.get((first, end))
         if found is None:
@@ -105,6 +112,14 @@ class _Row:
         self._first = self._until = 0
         self._size = LOOK_FIRST
         self._ends: npt.NDArray[np.intp] = np.empty(0, dtype=np.intp)
+
+    def knows(self, at: int) -> bool:
+        """Whether the block has been looked up."""
+        return self._first <= at < self._until
+
+    def has(self, at: int) -> bool:
+        """Looks up one block."""
+        return self._view.has(self._chain[at], self._chain.now)
 
     def end(self, at: int) -> int:
         """Where the run ends that begins at `at`; `at` itself if the block is not there. Ask in order."""

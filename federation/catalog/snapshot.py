@@ -27,6 +27,10 @@ _SHIFT = np.uint64(REMAINDER_BITS)
 class Snapshot:
     """Made by `SnapshotBuilder`, or `Snapshot.of`.
 
+    Args:
+        offsets: where each bucket begins among `remainders`, and two more: see below.
+        longest: remainders in one bucket, at most.
+
     Attributes:
         bits: of a print.
         buckets: those that are kept. Fewer than there are where the snapshot was cut; what would be in one of
@@ -40,6 +44,7 @@ class Snapshot:
         bits: int,
         offsets: npt.NDArray[np.uint32],
         remainders: npt.NDArray[np.uint16],
+        longest: int,
     ) -> None:
         self.bits = bits
         # One bucket more, always empty, stands for all that are not kept; and one remainder more, so that
@@ -47,7 +52,7 @@ class Snapshot:
         self.buckets = len(offsets) - 2
         self._offsets = offsets
         self._remainders = remainders
-        self._longest = int(np.diff(offsets).max())
+        self._longest = longest
 
     @classmethod
     def of(cls, hashes: Hashes, bits: int | None = None) -> Snapshot:
@@ -144,6 +149,7 @@ class SnapshotBuilder:
         self._remainders = np.empty(blocks_max + 1, dtype=np.uint16)
         self._count = 0
         self._next = 0
+        self._longest = 0
         self._cut: int | None = None
         self.left_out = 0
 
@@ -181,7 +187,9 @@ class SnapshotBuilder:
         buckets = (prints >> _SHIFT).astype(np.intp)
         first, last = int(buckets[0]), int(buckets[-1])
         buckets -= first
-        self._offsets[first + 1 : last + 2] += np.bincount(buckets).astype(np.uint32)
+        counts = self._offsets[first + 1 : last + 2]
+        counts += np.bincount(buckets).astype(np.uint32)
+        self._longest = max(self._longest, int(counts.max()))
         end = self._count + len(prints)
         self._remainders[self._count : end] = prints.astype(np.uint16)
         self._count = end
@@ -203,4 +211,4 @@ class SnapshotBuilder:
         remainders[self._count] = 0
         if len(self._remainders) - len(remainders) > len(remainders) // SPARE_PART:
             remainders = remainders.copy()
-        return Snapshot(self._bits, offsets, remainders)
+        return Snapshot(self._bits, offsets, remainders, self._longest)

@@ -328,5 +328,5 @@ def test_a_long_chain_is_planned_to_its_end() -> None:
         ("a", 0, 2999),
         ("b", 3000, 4499),
     ]
-    assert [locate(chain, view, 0.0) for _, view in views] == [3000, 0]
+    assert locate(chain, [view for _, view in views], 0.0) == [3000, 0]
     assert plan([], views, 0.0) == []
