@@ -78,7 +78,7 @@ def catalog_report(options: CatalogBench, say: Callable[[str], None]) -> Report:
     report.notes += [
         "Look-ups are of chains not looked up before: what they find is in no cache of the processor.",
         "Each of the peers is believed to hold all of the chain but its last block. A plan asks the others "
-        "for the last alone once one has all before it; `leading run of each` asks every view for every block.",
+        "for the last alone once one has all before it; `leading run of each` asks each view for each block.",
         f"The plain way is measured with {PLAIN_BLOCKS:,} blocks a peer.",
     ]
     return report
