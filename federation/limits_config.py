@@ -22,6 +22,9 @@ SERVING_BYTES_PER_BLOCK = 640
 SERVING_KEY_BYTES = 100
 """Bytes of a key that are in that; a longer one takes up room of other blocks."""
 
+ENTRY_BYTES = 5
+"""Bytes of an entry in a page of a catalog, at most."""
+
 _LEASE_MS_MAX = 3_600_000
 
 
@@ -90,13 +93,14 @@ class Limits(BaseModel):
     catalog_linger_ms: Annotated[int, _count(0, 10_000)] = 50
     """ms for which changes are gathered before they are sent: fewer, fuller messages."""
     catalog_page_entries: Annotated[int, _count(16, 1_000_000)] = 65_536
-    """Entries in one page of a catalog; 8 bytes each, so 512 KiB below the message limit."""
-    view_blocks_per_peer: Annotated[int, _count(1000, 100_000_000)] = 4_000_000
-    """Blocks in the view of one peer, all namespaces. Above: the view is cut, pulls miss."""
+    """Entries in one page of a catalog; 2 bytes each in a snapshot, 5 at most."""
+    view_blocks_per_peer: Annotated[int, _count(1000, 100_000_000)] = 16_000_000
+    """Blocks in the view of one peer, all namespaces; each takes at most 3 bytes of memory, and as much again
+    while a view is made anew. Above: the view is cut, pulls miss."""
     holdings_blocks: Annotated[int, _count(1000, 100_000_000)] = 4_000_000
     """Blocks of this group that are tracked. Above: the rest is not offered to peers. A key above 100 bytes
     counts for more than one block where it is offered: 1,024 bytes for 2.5."""
-    log_entries: Annotated[int, _count(1024, 16_777_216)] = 262_144
+    log_entries: Annotated[int, _count(1024, 262_144)] = 262_144
     """Changes in a holdings log. A peer that is further behind takes a new snapshot."""
     listing_interval_ms: Annotated[int, _count(100, 3_600_000)] = 30_000
     """ms between key listings of the master, which take evicted blocks out of the holdings."""
@@ -198,8 +202,8 @@ class Limits(BaseModel):
     """Bytes of blocks a second from one peer, and to one. A stream that is faster is slowed down. Set it
     to the share of your line that a peer may have."""
     peer_catalog_bytes_per_s: Annotated[int, _Bytes, _count(MIB, GIB)] = 32 * MIB
-    """Bytes of catalogs a second to one peer, and from one: a snapshot of four million blocks. Making one
-    takes a core a quarter of a second."""
+    """Bytes of catalogs a second to one peer, and from one: a snapshot of 16 million blocks. Making one takes
+    a core a tenth of a second, and is done once for all who ask at about the same time."""
     peer_catalog_bytes: Annotated[int, _Bytes, _count(MIB, 16 * GIB)] = 64 * MIB
     """Bytes of catalog answers under way from one peer: twice a snapshot of `view_blocks_per_peer`. What
     goes on beyond it is no catalog, and is cut off."""
@@ -289,9 +293,9 @@ class Limits(BaseModel):
     @classmethod
     def _fit_a_message(cls, value: int, info: ValidationInfo) -> int:
         message = info.data.get("control_message_bytes_max")
-        if message is not None and 8 * value > message - 4 * KIB:
+        if message is not None and ENTRY_BYTES * value > message - 4 * KIB:
             raise ValueError(
-                f"{value} entries of 8 bytes do not fit control_message_bytes_max ({message}): "
-                f"at most {(message - 4 * KIB) // 8}"
+                f"{value} entries of {ENTRY_BYTES} bytes do not fit control_message_bytes_max "
+                f"({message}): at most {(message - 4 * KIB) // ENTRY_BYTES}"
             )
         return value

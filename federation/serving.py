@@ -73,6 +73,7 @@ class Serving:
         self._offers = Offers(
             log_id=os.urandom(16),
             entries_max=config.limits.log_entries,
+            page_entries=config.limits.catalog_page_entries,
             namespaces=setup.callers.all_exported,
             changed=self._moved,
         )

@@ -35,8 +35,10 @@ from chaos.hostile.greetings import Greetings
 from chaos.hostile.names import Answer, Attack
 from chaos.hostile.statements import Speaker
 from chaos.load.keys import ENVELOPES, chain, contents, owner
+from federation.catalog.answers import PAGE_ENTRIES
 from federation.catalog.log import HoldingsLog
-from federation.catalog.wire import pages, position_to_wire
+from federation.catalog.prints import BITS_MAX
+from federation.catalog.wire import FORM, pages, position_to_wire
 from federation.config import Limits
 from federation.identity import Envelope, Fingerprint, key_hash
 from federation.peering import Peering, load_peering
@@ -49,7 +51,7 @@ __all__ = ["Behaviour", "HostilePeer", "LoadClaims", "honest_block"]
 
 Behaviour = Answer
 GIANT_PAGE_BYTES = 480 * 1024
-"""Hashes in one page of a catalog without end: as many as fit a control message."""
+"""Prints in one page of a catalog without end: as many as fit a control message, two bytes each."""
 NICE = 10
 """It stands for another machine: here it must not take the cores that only a test makes it share."""
 NARROW = (("grpc.http2.bdp_probe", 0),)
@@ -158,15 +160,20 @@ class HostilePeer:
                     await self.awake.wait()
         if self._catalog_how == "stall" and self.awake.is_set():
             await asyncio.Event().wait()
+        base = 0
         while self._catalog_how == "giant" and self.awake.is_set():
             yield peer_pb2.CatalogPage(
                 position=position_to_wire(log.position),
                 snapshot=True,
-                added=os.urandom(GIANT_PAGE_BYTES),
+                form=FORM,
+                bits=BITS_MAX,
+                blocks=1 << BITS_MAX,
+                added=peer_pb2.Prints(base=base, width=2, gaps=bytes(GIANT_PAGE_BYTES)),
             ).SerializeToString()
+            base += GIANT_PAGE_BYTES // 2
         if request.after == position_to_wire(log.position):
             await asyncio.sleep(request.wait_ms / 1000)  # nothing is ever new here
-        for page in pages(log.since(None), 65536):
+        for page in pages(log.whole(), PAGE_ENTRIES):
             yield page.SerializeToString()
 
     async def _pull(self, raw: bytes, context: grpc.aio.ServicerContext) -> AsyncIterator[bytes]:

@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
-from collections import deque
-from itertools import islice
-from typing import NamedTuple
+from array import array
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from federation.catalog.bag import Bag, Counts, Frozen
+from federation.catalog.gaps import bytes_max
+from federation.catalog.prints import Hashes, Prints, bits_for, distinct, prints_of, still_fit
+
+SETTLE_AT: Final = 1024
+"""Changes that are gathered before they are sorted in; or fewer, where somebody asks."""
+CHANGES_MAX: Final = 262_144
+"""Changes in one answer; who lacks more gets a snapshot."""
 
 
 class Position(NamedTuple):
@@ -15,35 +25,59 @@ class Position(NamedTuple):
     """Changes since the log began."""
 
 
-class Answer(NamedTuple):
-    """What brings a subscriber up to `position`."""
+class Whole(NamedTuple):
+    """All that is offered at a position."""
 
     position: Position
-    snapshot: bool
-    """`added` is all there is; otherwise it is what came, and `removed` what went."""
-    added: list[int]
-    removed: list[int]
+    bits: int
+    """Of a print."""
+    blocks: int
+    """Prints at most."""
+    hashes: Frozen
+
+
+class Changes(NamedTuple):
+    """What is otherwise at `position` than where a subscriber stands; prints are sorted."""
+
+    position: Position
+    bits: int
+    added: Prints
+    """Held. The subscriber may know of some."""
+    removed: Prints
+    """Not held; it may not have known of some."""
 
 
 class HoldingsLog:
     """Key hashes offered in one namespace.
 
-    Two keys may share a hash; a count keeps it until the last of them is gone, so that a subscriber
-    never believes a held block to be absent.
+    Subscribers are told of prints, of which one may stand for more than one block. What they are told of a
+    print is whether any block with it is held now. So they never believe a held block to be absent, whatever
+    goes that looks like it.
 
     Args:
         log_id: 16 bytes, drawn anew with each log.
-        entries_max: changes kept; who is further behind gets a snapshot.
+        entries_max: changes kept, `CHANGES_MAX` at most; who is further behind gets a snapshot.
     """
 
     def __init__(self, log_id: bytes, entries_max: int) -> None:
+        self.entries_max = min(entries_max, CHANGES_MAX)
         self._log_id = log_id
         self._n = 0
-        self._counts: dict[int, int] = {}
-        self._ring: deque[tuple[int, bool]] = deque(maxlen=entries_max)
+        self._bag = Bag()
+        self._bits = bits_for(0)
+        self._bits_since = 0
+        self._ring = np.empty(self.entries_max, dtype=np.uint64)
+        self._hashes = array("Q")
+        self._more = array("q")
 
     def __len__(self) -> int:
-        return len(self._counts)
+        self._settle()
+        return len(self._bag)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory."""
+        return self._bag.nbytes + self._ring.nbytes
 
     @property
     def position(self) -> Position:
@@ -53,44 +87,68 @@ class HoldingsLog:
     @property
     def floor(self) -> int:
         """The oldest `n` from which changes can still be told."""
-        return self._n - len(self._ring)
+        self._settle()
+        return max(self._bits_since, self._n - self.entries_max)
 
     def add(self, key_hash: int) -> None:
         """One more key with this hash is offered."""
-        count = self._counts.get(key_hash, 0)
-        self._counts[key_hash] = count + 1
-        if count == 0:
-            self._append(key_hash, True)
+        self._append(key_hash, 1)
 
     def remove(self, key_hash: int) -> None:
         """One key with this hash is no longer offered."""
-        count = self._counts.get(key_hash, 0)
-        if count == 1:
-            del self._counts[key_hash]
-            self._append(key_hash, False)
-        elif count > 1:
-            self._counts[key_hash] = count - 1
+        self._append(key_hash, -1)
 
-    def changes_since(self, after: Position | None) -> int:
-        """Hashes in `since(after)`, at most; costs nothing."""
-        return self._n - after.n if after is not None and self._reaches(after) else len(self)
+    def extend(self, hashes: Hashes) -> None:
+        """One more key with each of these is offered."""
+        self._settle()
+        self._n += len(hashes)
+        self._take(hashes, np.ones(len(hashes), dtype=np.int64))
 
-    def since(self, after: Position | None) -> Answer:
-        """What a subscriber at `after` misses: changes if the ring reaches back so far, else all."""
-        if after is None or not self._reaches(after):
-            return Answer(self.position, True, list(self._counts), [])
-        # Only the last word on each hash matters, so a block that came and went costs nothing.
-        last = dict(islice(self._ring, after.n - self.floor, None))
-        return Answer(
-            self.position,
-            False,
-            [key_hash for key_hash, added in last.items() if added],
-            [key_hash for key_hash, added in last.items() if not added],
+    def reaches(self, after: Position | None) -> bool:
+        """Whether a subscriber at `after` can be told changes; else it needs all."""
+        return (
+            after is not None and after.log_id == self._log_id and self.floor <= after.n <= self._n
         )
 
-    def _reaches(self, after: Position) -> bool:
-        return after.log_id == self._log_id and self.floor <= after.n <= self._n
+    def bytes_since(self, after: Position | None) -> int:
+        """Bytes on the wire of what a subscriber at `after` misses, about; costs nothing."""
+        if after is not None and self.reaches(after):
+            return bytes_max(self._n - after.n)
+        return 2 * len(self)
 
-    def _append(self, key_hash: int, added: bool) -> None:
-        self._ring.append((key_hash, added))
+    def changes(self, after: Position) -> Changes:
+        """What a subscriber at `after` misses. Only where the log reaches back so far."""
+        self._settle()
+        places = np.arange(after.n, self._n) % self.entries_max
+        # Only what is true now matters, so a block that came and went is told of once.
+        named = distinct(np.sort(prints_of(self._ring[places], self._bits)))
+        held = self._bag.holds(named, self._bits)
+        return Changes(self.position, self._bits, named[held], named[~held])
+
+    def whole(self) -> Whole:
+        """All there is; costs nothing yet, and what comes does not change it."""
+        self._settle()
+        return Whole(self.position, self._bits, len(self._bag), self._bag.freeze())
+
+    def _append(self, key_hash: int, more: int) -> None:
+        self._hashes.append(key_hash)
+        self._more.append(more)
         self._n += 1
+        if len(self._hashes) >= SETTLE_AT:
+            self._settle()
+
+    def _settle(self) -> None:
+        if self._hashes:
+            hashes = np.array(self._hashes, dtype=np.uint64)
+            more = np.array(self._more, dtype=np.int64)
+            self._hashes, self._more = array("Q"), array("q")
+            self._take(hashes, more)
+
+    def _take(self, hashes: Hashes, more: Counts) -> None:
+        """The last changes, which are counted already."""
+        self._bag.change(hashes, more)
+        kept = hashes[-self.entries_max :]
+        self._ring[np.arange(self._n - len(kept), self._n) % self.entries_max] = kept
+        if not still_fit(self._bits, len(self._bag)):
+            self._bits = bits_for(len(self._bag))
+            self._bits_since = self._n

@@ -17,13 +17,7 @@ import grpc.aio
 from google.protobuf.message import DecodeError
 
 from federation.catalog.offers import Offers
-from federation.catalog.wire import (
-    HASH_BYTES,
-    CatalogError,
-    pages,
-    position_from_wire,
-    position_to_wire,
-)
+from federation.catalog.wire import CatalogError, position_from_wire, position_to_wire
 from federation.config import Limits
 from federation.counters import counters
 from federation.errors import TrustError
@@ -159,8 +153,8 @@ class PeerService:
         async with self._call(peer, Kind.CATALOG, context) as call:
             request = await self._parse(peer_pb2.CatalogRequest, raw, call)
             fingerprint = request.fingerprint
-            log = self._offers.log(fingerprint)
-            if log is None or fingerprint not in self._callers[peer].exported:
+            log, answers = self._offers.log(fingerprint), self._offers.answers(fingerprint)
+            if log is None or answers is None or fingerprint not in self._callers[peer].exported:
                 await call.refuse("a namespace that it may not import (catalog)")
             try:
                 after = position_from_wire(request.after) if request.HasField("after") else None
@@ -177,11 +171,12 @@ class PeerService:
                 # Gather what comes in the same moment: one fuller answer instead of many.
                 await asyncio.sleep(self._limits.catalog_linger_ms / 1000)
             # Paid before it is made: making a snapshot is what it costs.
-            size = HASH_BYTES * log.changes_since(after)
+            size = log.bytes_since(after)
             await call.shed_if(call.ticket.pay(size, time.monotonic()))
             try:
-                for page in pages(log.since(after), self._limits.catalog_page_entries):
-                    await call.write(_counted(page.SerializeToString()), paid=True)
+                for page in answers.since(after):
+                    await call.write(_counted(page), paid=True)
+                    await asyncio.sleep(0)  # one page at a time between what others ask
             except StallError as error:
                 # The answer is no longer kept for a peer that does not read it.
                 code = grpc.StatusCode.DEADLINE_EXCEEDED

@@ -357,7 +357,7 @@ class Sessions:
         request = peer_pb2.CatalogRequest(fingerprint=fingerprint, wait_ms=wait_ms)
         if view.position is not None:
             request.after.CopyFrom(position_to_wire(Position(*view.position)))
-        assembler = Assembler(share)
+        assembler = Assembler(share, None if view.position is None else view.bits)
         answer = None
         async with aclosing(link.catalog(request, wait_ms / 1000 + ANSWER_SECONDS)) as answers:
             async for page in answers:

@@ -13,7 +13,8 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from typing import Protocol
 
-from federation.catalog.view import CatalogView, plan
+from federation.catalog.plan import plan
+from federation.catalog.view import CatalogView
 from federation.config import Limits
 from federation.counters import Samples, counters
 from federation.errors import PeerError

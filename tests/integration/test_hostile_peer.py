@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from chaos.hostile.peer import Behaviour, honest_block
+from federation.catalog.wire import Assembler
 from federation.config import Limits
 from federation.identity import Envelope, block_digest, key_hash
 from federation.peering import load_peering
@@ -229,9 +230,12 @@ def test_a_catalog_names_our_own_blocks_and_not_those_we_pulled(
     )
     page = peer_pb2.CatalogPage.FromString(raw)
     assert (page.last, page.snapshot) == (True, True)
-    hashes = np.frombuffer(page.added, "<u8").tolist()
-    assert key_hash(FINGERPRINT, "written") in hashes
-    assert key_hash(FINGERPRINT, "pulled") not in hashes
+    assembler = Assembler(1000, None)
+    news = assembler.feed(page)
+    assert news is not None
+    assert news.snapshot is not None
+    names = [key_hash(FINGERPRINT, key) for key in ("written", "pulled")]
+    assert news.snapshot.contains(np.array(names, dtype=np.uint64)).tolist() == [True, False]
 
 
 def _wait_for_claims(victim: Federation, blocks: int) -> None:

@@ -153,10 +153,10 @@ PROBLEMS = [
     ),
     (
         'staging_bytes = "256 MiB"',
-        "catalog_page_entries = 200000",
+        "catalog_page_entries = 300000",
         24,
         "limits.catalog_page_entries",
-        "do not fit control_message_bytes_max (1048576): at most 130560",
+        "do not fit control_message_bytes_max (1048576): at most 208896",
     ),
     (
         'staging_bytes = "256 MiB"',

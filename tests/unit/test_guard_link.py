@@ -55,7 +55,9 @@ async def test_a_catalog_without_end_is_cut_off_and_is_a_breach(made: Made) -> N
         nonlocal pages
         while True:
             pages += 1
-            yield peer_pb2.CatalogPage(snapshot=True, added=bytes(512 << 10)).SerializeToString()
+            yield peer_pb2.CatalogPage(
+                snapshot=True, added=peer_pb2.Prints(gaps=bytes(512 << 10))
+            ).SerializeToString()
 
     handler = answering(Catalog=grpc.unary_stream_rpc_method_handler(endless))
     async with linked(handler, made, peer_catalog_bytes=2 * MIB) as link:

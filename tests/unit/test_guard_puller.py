@@ -8,7 +8,6 @@ import time
 from collections.abc import AsyncGenerator
 from typing import Any
 
-from federation.catalog.log import Answer, Position
 from federation.config import Limits
 from federation.identity import block_digest, key_hash
 from federation.limits.bulkhead import Shares
@@ -18,6 +17,7 @@ from federation.limits.names import Failure, GuardName, Kind
 from federation.transfer.frames import Encoder
 from federation.transfer.staging import Staging
 from moonmesh.v1 import peer_pb2
+from tests.support.catalogs import news
 from tests.support.timing import SchedulingDelay
 from tests.support.wait import wait_for_async
 from tests.unit.test_puller import FP, KEYS, SIZE, Bench, FakeSource, Script, data_of
@@ -28,7 +28,7 @@ ALL = [data_of(key) for key in KEYS]
 def hide_misses(bench: Bench) -> None:
     """Claims everything anew, as if the views had just been refreshed."""
     for view in bench.views.values():
-        view.apply(Answer(Position(b"l" * 16, 2), False, [key_hash(FP, k) for k in KEYS], []), 0.0)
+        view.apply(news(view, 2, added=[key_hash(FP, k) for k in KEYS]), 0.0)
 
 
 async def test_a_peer_that_has_no_room_is_left_alone_for_as_long_as_it_asks() -> None:

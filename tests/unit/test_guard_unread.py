@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from federation.limits.errors import ShedError
@@ -91,8 +92,7 @@ async def test_a_catalog_that_nobody_reads_is_not_kept(made: Made) -> None:
     east = East(made, peer_stall_ms=200)
     log = east.offers.log(FP)
     assert log is not None
-    for n in range(MIB):
-        log.add(n)
+    log.extend(np.arange(4 * MIB, dtype=np.uint64) << np.uint64(42))
     async with serving(east, made) as address, fixed_window(address, made) as unread:
         request = peer_pb2.CatalogRequest(fingerprint=FP).SerializeToString()
         call = unread.unary_stream(CATALOG_METHOD)(request)

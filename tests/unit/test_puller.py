@@ -8,7 +8,6 @@ import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Any
 
-from federation.catalog.log import Answer, Position
 from federation.catalog.view import CatalogView
 from federation.config import Limits
 from federation.errors import PeerError
@@ -21,6 +20,7 @@ from federation.transfer.frames import Encoder
 from federation.transfer.puller import Ask, Puller
 from federation.transfer.staging import StagedBlock, Staging
 from moonmesh.v1 import peer_pb2
+from tests.support.catalogs import view_of
 from tests.support.wait import wait_for_async
 
 FP = Fingerprint(b"f" * 16)
@@ -121,11 +121,8 @@ class Bench:
         self.landed: list[StagedBlock] = []
         self.views: dict[str, CatalogView] = {}
         for source in sources:
-            view = CatalogView(blocks_max=100)
             claimed = (claims or {}).get(source.name, list(source.held))
-            hashes = [key_hash(FP, key) for key in claimed]
-            view.apply(Answer(Position(b"l" * 16, 1), True, hashes, []), 0.0)
-            self.views[source.name] = view
+            self.views[source.name] = view_of(key_hash(FP, key) for key in claimed)
         self.puller = Puller(
             staging=self.staging,
             holders=lambda _: [(source, self.views[source.name]) for source in sources],

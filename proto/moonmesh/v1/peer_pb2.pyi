@@ -162,18 +162,34 @@ class CatalogRequest(_message.Message):
     def __init__(self, fingerprint: _Optional[bytes] = ..., after: _Optional[_Union[Position, _Mapping]] = ..., wait_ms: _Optional[int] = ...) -> None: ...
 
 class CatalogPage(_message.Message):
-    __slots__ = ("position", "snapshot", "added", "removed", "last")
+    __slots__ = ("position", "snapshot", "last", "form", "bits", "blocks", "removed", "added")
     POSITION_FIELD_NUMBER: _ClassVar[int]
     SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
-    ADDED_FIELD_NUMBER: _ClassVar[int]
-    REMOVED_FIELD_NUMBER: _ClassVar[int]
     LAST_FIELD_NUMBER: _ClassVar[int]
+    FORM_FIELD_NUMBER: _ClassVar[int]
+    BITS_FIELD_NUMBER: _ClassVar[int]
+    BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    REMOVED_FIELD_NUMBER: _ClassVar[int]
+    ADDED_FIELD_NUMBER: _ClassVar[int]
     position: Position
     snapshot: bool
-    added: bytes
-    removed: bytes
     last: bool
-    def __init__(self, position: _Optional[_Union[Position, _Mapping]] = ..., snapshot: bool = ..., added: _Optional[bytes] = ..., removed: _Optional[bytes] = ..., last: bool = ...) -> None: ...
+    form: int
+    bits: int
+    blocks: int
+    removed: Prints
+    added: Prints
+    def __init__(self, position: _Optional[_Union[Position, _Mapping]] = ..., snapshot: bool = ..., last: bool = ..., form: _Optional[int] = ..., bits: _Optional[int] = ..., blocks: _Optional[int] = ..., removed: _Optional[_Union[Prints, _Mapping]] = ..., added: _Optional[_Union[Prints, _Mapping]] = ...) -> None: ...
+
+class Prints(_message.Message):
+    __slots__ = ("base", "width", "gaps")
+    BASE_FIELD_NUMBER: _ClassVar[int]
+    WIDTH_FIELD_NUMBER: _ClassVar[int]
+    GAPS_FIELD_NUMBER: _ClassVar[int]
+    base: int
+    width: int
+    gaps: bytes
+    def __init__(self, base: _Optional[int] = ..., width: _Optional[int] = ..., gaps: _Optional[bytes] = ...) -> None: ...
 
 class PullRequest(_message.Message):
     __slots__ = ("fingerprint", "keys", "max_sizes")
