@@ -26,6 +26,7 @@ from local_group.config import (
     read_toml,
     resolve_path,
 )
+from local_group.fields import is_loopback
 
 __all__ = ["GatewayConfig", "GroupFile", "Limits", "load_group"]
 
@@ -117,6 +118,12 @@ class GroupFile(GroupConfig):
                 "master.address makes this a further place of its group, and its gateway would lead "
                 'beside that of the first place: set coordination.backend to what all share ("etcd" '
                 'or "raft"; on one host "file" with the same file_folder), or gateway.enabled = false'
+            )
+        far = not is_loopback(self.master.address.rpartition(":")[0])
+        if far and self.gateway.peering is not None and not self.gateway.engines_tcp:
+            raise ValueError(
+                "master.address is of another host, and the gateways of the group's places reach each "
+                "other by engines_tcp: set engines_tcp = true in [gateway], at every place"
             )
         if settings.managed_etcd:
             raise ValueError(

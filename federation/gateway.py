@@ -286,7 +286,7 @@ class Gateway:
             self._peers.sessions.lead(epoch)
 
     def _follow(self, epoch: int) -> None:
-        self._problem(f"epoch {epoch} is over: silent until this gateway leads again")
+        log.warning("epoch %d is over: silent until this gateway leads again", epoch)
         self._group.rest()
         if self._peers:
             self._peers.sessions.hurry()  # it notices, and is silent

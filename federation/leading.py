@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
 
 from federation.config import GroupFile
@@ -22,6 +23,8 @@ log = logging.getLogger("moonmesh.gateway")
 FIRST_TERM_S = 1.0
 """Seconds for which a start waits for the first term: it takes some ms where no other gateway leads. After
 that the gateway is ready all the same, as a follower."""
+LEADERLESS_S = 10.0
+"""Seconds without a leader, after which that is a problem: a takeover is none."""
 AGAIN_S = 5.0
 """Seconds after which a gateway that cannot lead, as it found out while it ran, tries again."""
 
@@ -44,6 +47,8 @@ class Leading:
         self._campaign: asyncio.Task[Term] | None = None
         self._raising = asyncio.Lock()
         self._known: Leader | None = None
+        self._newest = 0
+        self._leaderless_since: float | None = None
 
     @property
     def epoch(self) -> int:
@@ -124,21 +129,36 @@ class Leading:
         try:
             found = await self._coordination.leader()
         except CoordinationError:
-            return None
-        if found is None or found.epoch < self.newest:
-            return None
+            found = None
+        if found is not None and found.epoch < self.newest:
+            found = None
         self._known = found
+        if found is not None:
+            self._newest = found.epoch
+            self._leaderless_since = None
+        elif self._leaderless_since is None:
+            self._leaderless_since = time.monotonic()
         return found
 
     @property
     def newest(self) -> int:
         """The newest epoch of this group that this gateway knows of; 0 before the first."""
-        return max(self.epoch, self._known.epoch if self._known else 0)
+        return max(self.epoch, self._newest)
 
     @property
     def known(self) -> Leader | None:
-        """The leader of the newest term that `leader` has found."""
+        """Who led when `leader` was last asked; None if nobody was known to."""
         return self._known
+
+    def problem(self, now: float) -> str:
+        """That nobody has led for a while, for `status`; "" if somebody does, as `leader` has found."""
+        since = self._leaderless_since
+        if self.valid() or since is None or now - since < LEADERLESS_S:
+            return ""
+        return (
+            "nobody is known to lead this group: peers hear nothing new of it, and pull nothing from it "
+            "after some seconds; see docs/operations.md, who leads"
+        )
 
     async def end(self) -> None:
         """Gives up the term, if there is one."""
@@ -158,6 +178,7 @@ class Leading:
     def _won(self, term: Term) -> None:
         self._campaign = None
         self._term = term
+        self._known = self._leaderless_since = None
         counters.add("moonmesh_terms_total")
 
 

@@ -128,8 +128,12 @@ class StatusReport:
             "store": asdict(self._store.stats()),
             "counters": counters.snapshot(),
             "telemetry": telemetry.stats(),
-            "problems": self._problems.list(),
+            "problems": self._now_wrong(now) + self._problems.list(),
         }
+
+    def _now_wrong(self, now: float) -> list[str]:
+        nobody_leads = self._leading.problem(now) if self._side else ""
+        return [nobody_leads] if nobody_leads else []
 
     def _leads(self) -> dict[str, Any]:
         terms = self._leading

@@ -27,6 +27,7 @@ from local_group.fields import (
     Size,
     check_address,
     check_host,
+    is_loopback,
     parse_size,
     resolve_path,
 )
@@ -283,6 +284,14 @@ class GroupConfig(GroupPlace):
             raise ValueError(
                 f"address {value.address} is this place's own host and port_base, and no master is "
                 "started here: remove address to start one, or name the place that does"
+            )
+        if value.address is not None and is_loopback(
+            value.address.rpartition(":")[0]
+        ) != is_loopback(str(host)):
+            raise ValueError(
+                f"address {value.address} and host = {host!r}: one of them is this machine alone, and the "
+                "parts of a group have to reach each other both ways; give both an address in the "
+                "group's own network, or both 127.0.0.1 if all places are on one machine"
             )
         return value
 

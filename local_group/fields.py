@@ -71,6 +71,11 @@ def check_host(value: str) -> str:
     return value
 
 
+def is_loopback(host: str) -> bool:
+    """Whether a host, as it is written, is the machine itself and nobody else reaches it."""
+    return host == "localhost" or host.startswith("127.")
+
+
 def check_address(value: str, port_of: str) -> str:
     """`value` if it is `host:port`, else ValueError.
 

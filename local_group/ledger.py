@@ -142,7 +142,8 @@ class Ledger:
             if before is None or (before.digest, before.origin) != (e.digest, e.origin):
                 fresh.append(e)
         if fresh:
-            await self._append(fresh, durable=False)
+            # Whoever waits may be cancelled. What is held is written all the same: it is news only once.
+            await asyncio.shield(self._append(fresh, durable=False))
 
     async def announce(self, entries: Sequence[Entry]) -> None:
         """Blocks of peers are about to be put: on disk before Mooncake has them.

@@ -60,6 +60,8 @@ class Copying:
         self._unnamed: dict[bytes, set[str]] = {}
         self.complete = False
         """A whole snapshot is here."""
+        self.listed = False
+        """Mooncake was listed since: what it has lost is in nobody's holdings."""
         self.blocks = 0
         """Blocks that were told of, as often as they were."""
 
@@ -68,7 +70,7 @@ class Copying:
         which = page.WhichOneof("what")
         step = Step()
         if which == "snapshot_begin":
-            self.complete = False
+            self.complete = self.listed = False
             self._unnamed = {fp: set(self._holdings.keys(fp)) for fp in self._namespaces}
         elif which == "snapshot_end":
             self.complete = True
@@ -79,10 +81,10 @@ class Copying:
     def lacking(self, count: int) -> list[Entry]:
         """Up to `count` own blocks that the snapshot did not name, each once; for the leader to be told.
 
-        Empty before the snapshot is whole, and when all have been given.
+        Empty before the snapshot is whole and Mooncake was `listed`, and when all have been given.
         """
         entries: list[Entry] = []
-        while self.complete and self._unnamed and len(entries) < count:
+        while self.complete and self.listed and self._unnamed and len(entries) < count:
             fingerprint, keys = next(iter(self._unnamed.items()))
             if not keys:
                 del self._unnamed[fingerprint]

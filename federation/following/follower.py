@@ -224,6 +224,7 @@ class Follower:
         await self._do(step)
         if page.HasField("snapshot_end"):
             await self._list_blocks()  # what Mooncake has lost need not be told to the leader
+            copying.listed = True
             self._to_tell.set()
 
     async def _do(self, step: Step) -> None:
@@ -239,9 +240,10 @@ class Follower:
     async def _tell(self, channel: grpc.aio.Channel, copying: Copying) -> str:
         report = channel.unary_unary(REPORT_METHOD)
         limits = self._limits
+        blocks_max = limits.report_batch_max
         while True:
             self._to_tell.clear()
-            batch = self._outgoing.batch(limits.report_batch_max, limits.control_message_bytes_max)
+            batch = self._outgoing.batch(blocks_max, limits.control_message_bytes_max)
             if not batch:
                 lacking = copying.lacking(LACKING_AT_ONCE)
                 self._outgoing.add(lacking)
@@ -254,8 +256,15 @@ class Follower:
             except grpc.aio.AioRpcError as error:
                 if error.code() not in REFUSALS:
                     raise  # kept, and told in the next stream
-                # It will not have them, now or later: its limits are lower than ours.
-                counters.add("moonmesh_forward_dropped_total", len(batch))
+                if len(batch) > 1:  # its limits are lower than ours
+                    blocks_max = len(batch) // 2
+                    continue
+                # It will not have this one, now or later.
+                counters.add("moonmesh_forward_dropped_total")
+                self._on_problem(
+                    f"the leader takes fewer reports than this gateway: {error.details()}; give all "
+                    "places of the group the same [limits]"
+                )
             self._outgoing.told(batch)
 
     async def _look(self, leader: Leader) -> str:

@@ -29,6 +29,10 @@ class _Known:
     at: float = float("-inf")
 
 
+HANGS_FOR_S = 5.0
+"""Seconds after a pull on which nothing came, for which others are pulled from first: a gateway whose
+Mooncake hangs answers hellos as if nothing were wrong."""
+
 _PULL_RANK = {Word.SPEAKS: 0, Word.UNKNOWN: 1, Word.SILENT: 2, Word.FAILED: 3}
 
 
@@ -45,6 +49,7 @@ class Choice:
         self._known = [_Known() for _ in range(count)]
         self._silent_for = silent_for
         self._current: int | None = None
+        self._hung_at: dict[int, float] = {}
 
     def __repr__(self) -> str:
         return f"Choice({', '.join(known.word.value for known in self._known)})"
@@ -58,6 +63,12 @@ class Choice:
         """The gateway that speaks for the peer, if one is known to."""
         place = self._current
         return None if place is None or self.word(place) is not Word.SPEAKS else place
+
+    @property
+    def leaderless(self) -> bool:
+        """Whether all that is known of all of them is that they do not speak; and that one is there."""
+        words = {known.word for known in self._known}
+        return Word.SILENT in words and words <= {Word.SILENT, Word.FAILED}
 
     # What became of it
 
@@ -74,6 +85,10 @@ class Choice:
     def failed(self, place: int, now: float) -> None:
         """It did not answer."""
         self._known[place] = _Known(Word.FAILED, now)
+
+    def hung(self, place: int, now: float) -> None:
+        """Nothing came of a pull from it."""
+        self._hung_at[place] = now
 
     def doubt(self, now: float) -> None:
         """The peer is heard anew, or in another term: who spoke may be gone, who was silent may speak.
@@ -106,12 +121,13 @@ class Choice:
             key=order,
         )
 
-    def for_pull(self) -> list[int]:
+    def for_pull(self, now: float) -> list[int]:
         """Whom to pull from, one after the other until one can be reached: all of them."""
 
-        def order(place: int) -> tuple[int, bool, float, int]:
+        def order(place: int) -> tuple[bool, int, bool, float, int]:
+            hangs = now - self._hung_at.get(place, float("-inf")) < HANGS_FOR_S
             known = self._known[place]
             at = known.at if known.word in (Word.UNKNOWN, Word.FAILED) else 0.0
-            return _PULL_RANK[known.word], place != self._current, at, place
+            return hangs, _PULL_RANK[known.word], place != self._current, at, place
 
         return sorted(range(len(self._known)), key=order)

@@ -76,6 +76,9 @@ class PeerLink:
     @property
     def reason(self) -> str:
         """Why the peer cannot be reached, or why its last pull failed; empty if all is well."""
+        if self._choice.leaderless:
+            why = (f"; {g.address}: {g.reason}" for g in self.gateways if g.reason)
+            return f"no gateway of it that answers leads{''.join(why)}"
         return self._first().reason or self._trouble
 
     @property
@@ -212,7 +215,7 @@ class PeerLink:
             PeerError: the peer did not answer, or not properly, or not in time.
         """
         raw, until = sent(request), time.monotonic() + timeout
-        *others, last = self._choice.for_pull()
+        *others, last = self._choice.for_pull(time.monotonic())
         for place in (*others, last):
             began = False
             left = until - time.monotonic()
@@ -224,6 +227,8 @@ class PeerLink:
                 return
             except (UnreachableError, StallError) as error:
                 self._missed(place, error)
+                if isinstance(error, StallError):
+                    self._choice.hung(place, time.monotonic())
                 elsewhere = isinstance(error, UnreachableError) and place != last
                 if began or not elsewhere or time.monotonic() >= until:
                     raise
@@ -235,7 +240,7 @@ class PeerLink:
         await asyncio.gather(*(gateway.close() for gateway in self.gateways))
 
     def _first(self) -> Gateway:
-        return self.gateways[self._choice.for_pull()[0]]
+        return self.gateways[self._choice.for_pull(time.monotonic())[0]]
 
     async def _catalog(
         self, place: int, request: peer_pb2.CatalogRequest, timeout: float

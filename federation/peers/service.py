@@ -133,7 +133,9 @@ class PeerService:
         async with self._call(peer, Kind.HELLO, context) as call:
             request = await self._parse(peer_pb2.HelloRequest, raw, call, HELLO_BYTES_MAX)
             if not self._hellos.receive(peer, request):
-                await call.refuse("your statement is not believed; see the log", record=False)
+                await call.refuse(
+                    "your statement is not believed; the log here says why", record=False
+                )
             reply = self._hellos.reply(request)
             # The logs of a gateway that does not speak are not the group's: they lack what others hold.
             exported = () if reply.silent else sorted(self._callers[peer].exported)

@@ -95,7 +95,10 @@ async def _judge(
     timeout: float,
 ) -> str:
     session: ssl.SSLObject = writer.get_extra_info("ssl_object")
-    der = session.getpeercert(binary_form=True) or b""
+    try:
+        der = session.getpeercert(binary_form=True) or b""
+    except ValueError:  # its alert was here before we looked, and has ended the session
+        return _refused(credentials.tls, await _refusal(reader, timeout) or "")
     try:
         if not 0 < len(der) <= CERTIFICATE_BYTES_MAX:
             raise ValueError

@@ -153,6 +153,7 @@ def after_a_kill(tmp_path_factory: pytest.TempPathFactory) -> AfterAKill:
     return AfterAKill(record, left, moonmesh(*arguments, timeout=120))
 
 
+@pytest.mark.alone  # the next run to clean up could be another test's
 def test_what_a_killed_runner_leaves_is_removed_by_the_next(after_a_kill: AfterAKill) -> None:
     record = after_a_kill.record
     assert after_a_kill.left, "nothing was left: this shows nothing"
@@ -161,6 +162,7 @@ def test_what_a_killed_runner_leaves_is_removed_by_the_next(after_a_kill: AfterA
     assert not (runs_folder() / f"{record}.json").exists()
 
 
+@pytest.mark.alone  # the next run to clean up could be another test's
 def test_a_broken_invariant_ends_with_1_and_says_how_to_repeat_it(after_a_kill: AfterAKill) -> None:
     done = after_a_kill.done
     assert done.returncode == 1, done.stdout + done.stderr

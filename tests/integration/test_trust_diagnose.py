@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
-from federation.trust.diagnose import diagnose
+from federation.trust.diagnose import _judge, diagnose
 from tests.support.credentials import Made
 
 TIMEOUT = 5.0
@@ -97,6 +97,26 @@ async def test_a_server_that_accepts_and_is_silent(made: Made) -> None:
         said = await diagnose(address, made.of("west"), "east", 0.6)
         done.set()
     assert said == f"timed out: {address} accepts connections but did not answer the TLS handshake"
+
+
+async def test_a_refusal_that_was_here_before_we_looked(made: Made) -> None:
+    """OpenSSL then has no session any more, and so no certificate of the other end."""
+
+    class Ended:
+        def getpeercert(self, binary_form: bool) -> bytes:
+            raise ValueError("handshake not done yet")
+
+    class Writer:
+        def get_extra_info(self, name: str) -> Ended:
+            return Ended()
+
+    reader = asyncio.StreamReader()
+    alert = ssl.SSLError(1, "alert")
+    alert.reason = "TLSV1_ALERT_UNKNOWN_CA"
+    reader.set_exception(alert)
+    said = await _judge(reader, Writer(), made.of("west"), "east", TIMEOUT)  # type: ignore[arg-type]
+    assert said.startswith("the peer refused our certificate (west.demo.moonmesh, valid until ")
+    assert "it said 'unknown ca'" in said
 
 
 async def test_a_server_that_says_why_it_refuses(made: Made) -> None:

@@ -203,8 +203,32 @@ def test_all_problems_are_told_at_once(tmp_path: Path) -> None:
         assert f": {field}: " in message
 
 
+FURTHER = GOOD.replace("port_base = 7400", 'port_base = 7400\nhost = "10.0.0.11"').replace(
+    "lease_ttl_ms = 10000", 'address = "east-1:8400"'
+)
+
+
+@pytest.mark.parametrize(
+    ("host", "address"), [("127.0.0.1", "10.0.0.10:8400"), ("10.0.0.11", "localhost:8400")]
+)
+def test_a_place_and_its_master_reach_each_other_both_ways(
+    tmp_path: Path, host: str, address: str
+) -> None:
+    text = FURTHER.replace("10.0.0.11", host).replace("east-1:8400", address)
+    text += '[coordination]\nfile_folder = "shared"\n'
+    assert "one of them is this machine alone" in message_of(write(tmp_path, text))
+
+
+def test_places_on_several_hosts_need_a_port_for_each_others_gateways(tmp_path: Path) -> None:
+    text = FURTHER.replace("[gateway]", '[gateway]\npeering = "peering.toml"')
+    text += '[coordination]\nfile_folder = "shared"\n'
+    assert "set engines_tcp = true in [gateway], at every place" in message_of(
+        write(tmp_path, text)
+    )
+
+
 def test_a_place_whose_master_runs_elsewhere(tmp_path: Path) -> None:
-    text = GOOD.replace("lease_ttl_ms = 10000", 'address = "east-1:8400"')
+    text = FURTHER
     text += '[coordination]\nfile_folder = "shared"\n'
     group = load_group(write(tmp_path, text))
     assert (group.master_address, group.admin_url) == ("east-1:8400", "http://east-1:8401")
@@ -231,7 +255,7 @@ def test_a_place_whose_master_runs_elsewhere(tmp_path: Path) -> None:
 def test_two_places_share_their_coordination(
     tmp_path: Path, coordination: str, message: str
 ) -> None:
-    text = GOOD.replace("lease_ttl_ms = 10000", 'address = "east-1:8400"')
+    text = FURTHER
     path = write(tmp_path, f"{text}[coordination]\n{coordination}\n")
     if message:
         assert message in message_of(path)

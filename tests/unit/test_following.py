@@ -225,6 +225,7 @@ async def test_whoever_leads_all_blocks_are_known(bench: Bench) -> None:
     await bench.b.write("two")
     await copied(bench.a, "one", "two")
     await copied(bench.b, "one", "two")
+    await wait_for_async(lambda: state(bench.b)["untold_blocks"] == 0, 5, "the leader's answer")
     bench.lead(None)
     await wait_for_async(lambda: not state(bench.b)["connected"], 5, "the stream to end")
     await bench.b.write("three")  # while nobody leads: kept

@@ -91,6 +91,7 @@ class Pair:
     def tell(self, blocks_max: int = 100) -> list[Entry]:
         """One report of the follower, and the leader's answer."""
         if not len(self.outgoing):
+            self.copying.listed = True  # as a follower does first
             self.outgoing.add(self.copying.lacking(blocks_max))
         batch = self.outgoing.batch(blocks_max, 1 << 20)
         for entry in batch:
@@ -169,6 +170,8 @@ def test_what_is_gone_by_then_is_not_told() -> None:
     while pair.pass_one():
         pass
     pair.follower.reconcile(lambda fingerprint, key: key == "k3", began_at=1e9)
+    assert pair.copying.lacking(2) == [], "not before Mooncake is listed"
+    pair.copying.listed = True
     assert [entry.key for entry in pair.copying.lacking(2)] == ["k3"]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from pathlib import Path
 
 import pytest
@@ -132,6 +133,35 @@ async def test_the_leader_of_an_older_term_is_nobody(tmp_path: Path) -> None:
         Leader("b", "unix:b", 8),
     ]
     assert one.terms.known == Leader("b", "unix:b", 8)
+    await one.end()
+
+
+async def test_that_nobody_leads_is_a_problem_after_a_while_and_names_no_former_leader(
+    tmp_path: Path,
+) -> None:
+    one, two = Gateway(tmp_path), Gateway(tmp_path)
+    await two.terms.start()
+    answers: list[Leader | None] = [Leader("a", "unix:a", 1)]
+
+    async def leader() -> Leader | None:
+        if answers:
+            return answers.pop(0)
+        raise CoordinationError("nobody answers")
+
+    one.terms._coordination.leader = leader  # type: ignore[method-assign]
+    await one.terms.leader()
+    assert one.terms.known is not None
+    late = time.monotonic() + leading.LEADERLESS_S + 1
+    assert one.terms.problem(late) == ""
+    await one.terms.leader()
+    assert one.terms.known is None
+    assert one.terms.newest == 1, "an older one is not believed later on"
+    assert one.terms.problem(time.monotonic()) == ""
+    assert one.terms.problem(late + 1).startswith("nobody is known to lead")
+    answers.append(Leader("a", "unix:a", 1))
+    await one.terms.leader()
+    assert one.terms.problem(late + 2) == ""
+    await two.end()
     await one.end()
 
 

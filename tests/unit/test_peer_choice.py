@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from federation.peers.choice import Choice, Word
+from federation.peers.choice import HANGS_FOR_S, Choice, Word
 
 SILENT_FOR = 2.0
 
@@ -75,13 +75,13 @@ def test_whom_to_ask(
 ) -> None:
     made = choice(*happened)
     assert made.for_catalog(10.0) == catalog
-    assert made.for_pull() == pull
+    assert made.for_pull(10.0) == pull
 
 
 def test_one_gateway_alone_is_asked_whatever_became_of_it() -> None:
     for what in ("spoke", "silent", "failed"):
         alone = choice((what, 0, 1.0), count=1)
-        assert alone.for_pull() == alone.for_catalog(1.0 + SILENT_FOR) == [0]
+        assert alone.for_pull(1.0 + SILENT_FOR) == alone.for_catalog(1.0 + SILENT_FOR) == [0]
     assert choice(("silent", 0, 1.0), count=1).for_catalog(1.0 + SILENT_FOR / 2) == []
 
 
@@ -96,3 +96,29 @@ def test_the_speaker_and_the_words_of_status() -> None:
     assert (made.speaker, made.word(0)) == (0, Word.SPEAKS)
     made.doubt(4.0)
     assert made.speaker is None
+
+
+def test_that_nobody_of_it_leads_is_known_once_all_that_answer_say_so() -> None:
+    choice = Choice(2, silent_for=2.0)
+    assert not choice.leaderless
+    choice.silent(0, 1.0)
+    assert not choice.leaderless, "the other one may speak"
+    choice.failed(1, 1.0)
+    assert choice.leaderless
+    choice.spoke(1, 2.0)
+    assert not choice.leaderless
+    choice.failed(0, 3.0)
+    choice.failed(1, 3.0)
+    assert not choice.leaderless, "nobody is there at all"
+
+
+def test_one_whose_pulls_hang_comes_last_for_a_while_whatever_it_says() -> None:
+    choice = Choice(2, silent_for=2.0)
+    choice.spoke(0, 0.0)
+    choice.silent(1, 0.0)
+    choice.hung(0, 1.0)
+    choice.failed(0, 1.0)
+    choice.spoke(0, 1.1)
+    assert choice.for_pull(1.2) == [1, 0]
+    assert choice.for_catalog(1.2)[0] == 0, "its catalog is as good as before"
+    assert choice.for_pull(1.0 + HANGS_FOR_S) == [0, 1]
