@@ -111,7 +111,7 @@ class GroupFile(GroupConfig):
     @model_validator(mode="after")
     def _one_coordination(self) -> GroupFile:
         settings = self.coordination
-        if self.master.address is None or not self.gateway.enabled:
+        if self.master.host is None or not self.gateway.enabled:
             return self
         if settings.backend == "file" and settings.file_folder is None:
             raise ValueError(
@@ -119,7 +119,7 @@ class GroupFile(GroupConfig):
                 'beside that of the first place: set coordination.backend to what all share ("etcd" '
                 'or "raft"; on one host "file" with the same file_folder), or gateway.enabled = false'
             )
-        far = not is_loopback(self.master.address.rpartition(":")[0])
+        far = not is_loopback(self.master.host)
         if far and self.gateway.peering is not None and not self.gateway.engines_tcp:
             raise ValueError(
                 "master.address is of another host, and the gateways of the group's places reach each "

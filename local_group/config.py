@@ -158,11 +158,16 @@ class MasterConfig(Section):
         return self
 
     @property
+    def host(self) -> str | None:
+        """Of a master elsewhere; None if it is started here."""
+        return None if self.address is None else self.address.rpartition(":")[0]
+
+    @property
     def admin_address(self) -> str | None:
         """`host:port` of the admin HTTP of a master elsewhere; None if it is started here."""
         if self.address is None:
             return None
-        return f"{self.address.rpartition(':')[0]}:{self._admin(self.address)}"
+        return f"{self.host}:{self._admin(self.address)}"
 
     def _admin(self, address: str) -> int:
         return self.admin_port or int(address.rpartition(":")[2]) + 1
@@ -285,9 +290,7 @@ class GroupConfig(GroupPlace):
                 f"address {value.address} is this place's own host and port_base, and no master is "
                 "started here: remove address to start one, or name the place that does"
             )
-        if value.address is not None and is_loopback(
-            value.address.rpartition(":")[0]
-        ) != is_loopback(str(host)):
+        if value.host is not None and is_loopback(value.host) != is_loopback(str(host)):
             raise ValueError(
                 f"address {value.address} and host = {host!r}: one of them is this machine alone, and the "
                 "parts of a group have to reach each other both ways; give both an address in the "

@@ -227,8 +227,6 @@ class PeerLink:
                 return
             except (UnreachableError, StallError) as error:
                 self._missed(place, error)
-                if isinstance(error, StallError):
-                    self._choice.hung(place, time.monotonic())
                 elsewhere = isinstance(error, UnreachableError) and place != last
                 if began or not elsewhere or time.monotonic() >= until:
                     raise
@@ -290,6 +288,8 @@ class PeerLink:
             self._choice.silent(place, now)
         elif not isinstance(error, ShedError):  # which is an answer, and says no more
             self._choice.failed(place, now)
+        if isinstance(error, StallError):
+            self._choice.hung(place, now)
 
     def _ticket(self, cost: Cost) -> Ticket:
         answer = self.guard.admit(cost, time.monotonic())

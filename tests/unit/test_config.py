@@ -11,49 +11,8 @@ from federation.config import GroupFile, Limits, load_group
 from federation.limits_config import SERVING_BYTES_PER_BLOCK, SERVING_OWN_BYTES
 from local_group.config import load_place, parse_size, read_toml
 from local_group.errors import ConfigError
-from local_group.ports import mooncake_ports
 from local_group.toml import find_line
-
-GOOD = """\
-name = "east"
-data_dir = "data"
-port_base = 7400
-
-[master]
-lease_ttl_ms = 10000
-
-[stores]
-count = 2
-dram = "256 MiB"
-
-[gateway]
-listen = "127.0.0.1"
-
-[namespaces.demo]
-model = "demo-7b"
-revision = "r1"
-engine = "sglang-hicache"
-kv_dtype = "bf16"
-block_tokens = 512
-layout = "page_first"
-
-[limits]
-staging_bytes = "256 MiB"
-"""
-
-
-def write(folder: Path, text: str) -> Path:
-    path = folder / "group.toml"
-    path.write_text(text)
-    return path
-
-
-def message_of(path: Path) -> str:
-    with pytest.raises(ConfigError) as caught:
-        load_group(path)
-    assert caught.value.code == "MM101"
-    assert caught.value.exit_code == 2
-    return str(caught.value)
+from tests.support.group_toml import GOOD, message_of, write
 
 
 def test_a_good_file(tmp_path: Path) -> None:
@@ -201,69 +160,6 @@ def test_all_problems_are_told_at_once(tmp_path: Path) -> None:
     assert "3 problems" in message
     for field in ("port_base", "stores.count", "namespaces.demo.kv_dtype"):
         assert f": {field}: " in message
-
-
-FURTHER = GOOD.replace("port_base = 7400", 'port_base = 7400\nhost = "10.0.0.11"').replace(
-    "lease_ttl_ms = 10000", 'address = "east-1:8400"'
-)
-
-
-@pytest.mark.parametrize(
-    ("host", "address"), [("127.0.0.1", "10.0.0.10:8400"), ("10.0.0.11", "localhost:8400")]
-)
-def test_a_place_and_its_master_reach_each_other_both_ways(
-    tmp_path: Path, host: str, address: str
-) -> None:
-    text = FURTHER.replace("10.0.0.11", host).replace("east-1:8400", address)
-    text += '[coordination]\nfile_folder = "shared"\n'
-    assert "one of them is this machine alone" in message_of(write(tmp_path, text))
-
-
-def test_places_on_several_hosts_need_a_port_for_each_others_gateways(tmp_path: Path) -> None:
-    text = FURTHER.replace("[gateway]", '[gateway]\npeering = "peering.toml"')
-    text += '[coordination]\nfile_folder = "shared"\n'
-    assert "set engines_tcp = true in [gateway], at every place" in message_of(
-        write(tmp_path, text)
-    )
-
-
-def test_a_place_whose_master_runs_elsewhere(tmp_path: Path) -> None:
-    text = FURTHER
-    text += '[coordination]\nfile_folder = "shared"\n'
-    group = load_group(write(tmp_path, text))
-    assert (group.master_address, group.admin_url) == ("east-1:8400", "http://east-1:8401")
-    assert [use.purpose for use in mooncake_ports(group)] == ["store-0", "store-1"]
-    text = text.replace("[stores]", "admin_port = 9003\n[stores]")
-    group = load_group(write(tmp_path, text))
-    assert group.admin_url == "http://east-1:9003"
-    assert group.coordination_dir == tmp_path / "shared"
-    alone = text.replace("count = 2", "count = 0").replace('dram = "256 MiB"', "")
-    group = load_group(write(tmp_path, alone))
-    assert (group.stores.count, group.stores.dram) == (0, 0)
-    assert mooncake_ports(group) == []
-
-
-@pytest.mark.parametrize(
-    ("coordination", "message"),
-    [
-        ("", "its gateway would lead beside that of the first place: set coordination.backend"),
-        ('backend = "etcd"', "a managed etcd would be its own: name that of the first place"),
-        ('backend = "etcd"\netcd_endpoints = ["h:7404"]', ""),
-        ('backend = "etcd"\nfile_folder = "x"', 'file_folder is for backend = "file"'),
-    ],
-)
-def test_two_places_share_their_coordination(
-    tmp_path: Path, coordination: str, message: str
-) -> None:
-    text = FURTHER
-    path = write(tmp_path, f"{text}[coordination]\n{coordination}\n")
-    if message:
-        assert message in message_of(path)
-    else:
-        load_group(path)
-    without = path.read_text().replace('listen = "127.0.0.1"', "enabled = false")
-    if not message.startswith("file_folder"):
-        load_group(write(tmp_path, without))
 
 
 def test_two_names_for_one_envelope(tmp_path: Path) -> None:

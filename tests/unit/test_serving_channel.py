@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import socket
 import struct
 from collections.abc import AsyncIterator
@@ -23,7 +22,6 @@ from federation.peers.feed import WITHDRAWN_AT_ONCE, Feed, Replica
 from federation.peers.relay import GONE_MAX, HELLOS_WAITING, SAID_MAX, Relay
 from federation.peers.setup import Setup
 from federation.peers.spawn import Spawner
-from federation.peers.watch import Absorber, Watch
 from federation.timeouts import timeout
 from federation.trust.credentials import TlsIdentity
 from federation.trust.handshakes import RefusalLog
@@ -316,50 +314,6 @@ async def test_a_gateway_that_is_gone_ends_the_relay(talk: Talk) -> None:
 
 
 # The gateway's view
-
-
-def test_silence_is_counted_in_ticks_since_the_last_answer() -> None:
-    watch = Watch()
-    assert [watch.tick(), watch.tick()] == [1, 2]
-    watch.pong()
-    watch.pong()
-    assert [watch.tick(), watch.tick(), watch.tick()] == [0, 1, 2]
-
-
-def report(total: int, *refused: tuple[str, int]) -> serving_pb2.ServingReport:
-    message = serving_pb2.ServingReport(details_json=json.dumps({"blocks": total}))
-    message.counters["moonmesh_absorbed_test_total"] = total
-    for who, count in refused:
-        message.refused.add(who=who, reason="r", count=count, last_at=float(count))
-    return message
-
-
-def test_what_it_counted_outlives_it() -> None:
-    def total() -> int:
-        return counters.snapshot().get("moonmesh_absorbed_test_total", 0)
-
-    before, log = total(), RefusalLog()
-    first = Absorber(log)
-    first.absorb(report(5, ("evil", 2)))
-    first.absorb(report(7, ("evil", 3), ("bad", 1)))
-    second = Absorber(log)  # of the next process, which begins at 0
-    second.absorb(report(4, ("evil", 1)))
-    assert total() - before == 11
-    assert {entry.who: entry.count for entry in log.entries()} == {"evil": 4, "bad": 1}
-    assert second.details == {"blocks": 4}
-
-
-@pytest.mark.parametrize("details", ["", "[]", "{", "[" * 200_000, '{"guards": 5}'])
-def test_a_report_that_is_none_is_refused(details: str) -> None:
-    with pytest.raises(ValueError):  # noqa: PT011 - json's own, or ours
-        Absorber(RefusalLog()).absorb(serving_pb2.ServingReport(details_json=details))
-
-
-def test_a_counter_with_no_counters_name_is_refused() -> None:
-    message = serving_pb2.ServingReport(details_json="{}")
-    message.counters["rm -rf"] = 1
-    with pytest.raises(ValueError, match="counter"):
-        Absorber(RefusalLog()).absorb(message)
 
 
 async def test_a_verdict_is_told_when_it_changes_and_to_each_new_process(tmp_path: Path) -> None:
