@@ -330,11 +330,16 @@ class Gateway:
         if self._serving is not None:
             self._serving.nudge()
 
-    def _gone(self, fingerprint: bytes, key: str, since: float) -> None:
-        """Mooncake did not have a block when it was to be served; one put since then stands."""
-        held = self._holdings.get(fingerprint, key)
-        if held is not None and held.since == since:
-            self._holdings.withdraw(fingerprint, key)
+    def _gone(self, fingerprint: bytes, name: int, since: float, changed: bool) -> None:
+        """Mooncake did not have a block when it was to be served, or has it with other bytes than were written;
+        one put since then stands."""
+        held = self._holdings.get(fingerprint, name)
+        if held is None or held.since != since:
+            return
+        if changed and self._ledger is not None:
+            self._start_task(self._ledger.withhold(fingerprint, name))
+        else:
+            self._holdings.withdraw(fingerprint, name)
 
     def _problem(self, what: str) -> None:
         log.warning("%s", what)

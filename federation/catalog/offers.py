@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable
 
 from federation.catalog.answers import PAGE_ENTRIES, Answers
 from federation.catalog.log import HoldingsLog
-from federation.identity import key_hash
 from local_group.holdings import Change
 
 
@@ -39,11 +38,10 @@ class Offers:
         log = self._logs.get(change.fingerprint)
         if log is None:
             return
-        name = key_hash(change.fingerprint, change.key)
         if change.added:
-            log.add(name)
+            log.add(change.name)
         else:
-            log.remove(name)
+            log.remove(change.name)
         self._changed(change.fingerprint)
 
     def answers(self, fingerprint: bytes) -> Answers | None:

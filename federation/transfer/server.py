@@ -169,6 +169,11 @@ def _shed(refusal: Refusal) -> ShedError:
     )
 
 
+def _may_be(held: Held, size: int | None) -> bool:
+    """Whether a block that Mooncake has with this size (None: unknown) can be what was written."""
+    return size is None or not held.attested or size == held.size or held.rival is not None
+
+
 class BlockServer:
     """Answers pulls of peers.
 
@@ -176,7 +181,7 @@ class BlockServer:
         store: reads with a deadline, into its own memory.
         master: the lease-free check, and how large the pool is.
         holdings: what this group may offer.
-        gone: told of each block that Mooncake turned out not to have.
+        gone: told of each block that Mooncake turned out not to have, or to have with other bytes (True).
         lost: called when those are most of what was looked for: a listing is due.
     """
 
@@ -187,7 +192,7 @@ class BlockServer:
         master: Checker,
         holdings: Holdings,
         limits: Limits,
-        gone: Callable[[Fingerprint, str, Held], None] = lambda fingerprint, key, held: None,
+        gone: Callable[[Fingerprint, str, Held, bool], None] = lambda *_: None,
         lost: Callable[[], None] = lambda: None,
     ) -> None:
         self._store = store
@@ -311,10 +316,13 @@ class BlockServer:
             here.set_attribute("moonmesh.present", sum(name in sizes for name in names))
         present: list[tuple[_Wanted, Held]] = []
         for name, (wanted, held) in zip(names, offered, strict=True):
-            if name in sizes:
+            if name not in sizes:
+                self._gone(fingerprint, wanted.key, held)
+            elif _may_be(held, sizes[name]):
                 present.append((wanted, held))
             else:
-                self._gone(fingerprint, wanted.key, held)
+                counters.add("moonmesh_serve_size_mismatch_total")
+                self._gone(fingerprint, wanted.key, held, changed=True)
         if self._losses.note(len(present), len(offered) - len(present)):
             self._lost()
         return present
@@ -338,12 +346,14 @@ class BlockServer:
         digest = block_digest(fingerprint, key, data)
         if digest not in (held.digest, held.rival):
             counters.add("moonmesh_serve_digest_mismatch_total")
-            self._gone(fingerprint, key, held)
+            self._gone(fingerprint, key, held, changed=True)
             return None
         return digest, data
 
-    def _gone(self, fingerprint: Fingerprint, key: str, held: Held) -> None:
-        """Withdraws a block that was evicted, unless it was written anew in the meantime."""
-        if self._holdings.get(fingerprint, key) is held:
+    def _gone(
+        self, fingerprint: Fingerprint, key: str, held: Held, *, changed: bool = False
+    ) -> None:
+        """Withdraws a block that was evicted or replaced, unless it was written anew in the meantime."""
+        if self._holdings.get(fingerprint, key) == held:
             self._holdings.withdraw(fingerprint, key)
-            self._told_gone(fingerprint, key, held)
+            self._told_gone(fingerprint, key, held, changed)
