@@ -18,7 +18,8 @@ import grpc
 
 from federation.counters import counters
 from federation.errors import PeerError
-from federation.identity import Envelope, block_digest
+from federation.identity import block_digest
+from federation.keys.namespace import Namespace
 from federation.request_limits import RequestLimits
 from federation.telemetry import inject
 from federation.timeouts import Deadline
@@ -72,13 +73,13 @@ class GatewayLink:
     def __init__(
         self,
         target: str,
-        envelope: Envelope,
+        namespace: Namespace,
         credentials: EngineCredentials | None = None,
         attached: Callable[[str], None] = lambda group: None,
     ) -> None:
-        self._envelope = envelope
+        self._namespace = namespace
         self._attached = attached
-        self._fingerprint = envelope.fingerprint()
+        self._fingerprint = namespace.fingerprint()
         if credentials is None:
             self._channel = grpc.insecure_channel(target, _OPTIONS)
         else:
@@ -258,7 +259,10 @@ class GatewayLink:
         with self._lock:
             if not self._breaker.allow(time.monotonic()):
                 return False
-        request = engine_pb2.AttachRequest(envelope_json=self._envelope.canonical())
+        request = engine_pb2.AttachRequest(
+            envelope_json=self._namespace.canonical(),
+            patterns=(pattern.text for pattern in self._namespace.patterns),
+        )
         seconds = PROBE_SECONDS if doubted else CONTROL_SECONDS
         try:
             raw = self._attach(request.SerializeToString(), timeout=seconds)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from federation.counters import counters
-from federation.identity import Fingerprint, stored_key
+from federation.keys.naming import Naming
 from federation.transfer.staging import Staging
 from local_group.holdings import OWN, Holdings
 from local_group.store import Outcome, Status
@@ -46,8 +46,11 @@ class Purge:
     long as the purge lasts; a peer that goes on sending is to be taken out of `import` first.
     """
 
-    def __init__(self, *, store: Remover, holdings: Holdings, staging: Staging) -> None:
+    def __init__(
+        self, *, store: Remover, holdings: Holdings, staging: Staging, naming: Naming
+    ) -> None:
         self._store = store
+        self._naming = naming
         self._holdings = holdings
         self._staging = staging
 
@@ -87,7 +90,7 @@ class Purge:
         ]
 
     async def _remove(self, blocks: Sequence[tuple[bytes, str]], force: bool) -> int:
-        keys = [stored_key(Fingerprint(fingerprint), key) for fingerprint, key in blocks]
+        keys = [self._naming.stored(fingerprint, key) for fingerprint, key in blocks]
         outcomes = await asyncio.to_thread(self._store.remove, keys, REMOVE_SECONDS, force)
         gone = 0
         for (fingerprint, key), outcome in zip(blocks, outcomes, strict=True):

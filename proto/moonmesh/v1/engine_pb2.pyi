@@ -19,10 +19,12 @@ BATCH: PullClass
 PREFETCH: PullClass
 
 class AttachRequest(_message.Message):
-    __slots__ = ("envelope_json",)
+    __slots__ = ("envelope_json", "patterns")
     ENVELOPE_JSON_FIELD_NUMBER: _ClassVar[int]
+    PATTERNS_FIELD_NUMBER: _ClassVar[int]
     envelope_json: str
-    def __init__(self, envelope_json: _Optional[str] = ...) -> None: ...
+    patterns: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, envelope_json: _Optional[str] = ..., patterns: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class AttachReply(_message.Message):
     __slots__ = ("group", "fingerprint", "federated", "reason", "limits")
@@ -153,3 +155,13 @@ class ReleasePeerReply(_message.Message):
     reason: str
     peers: _containers.RepeatedScalarFieldContainer[str]
     def __init__(self, known: bool = ..., reason: _Optional[str] = ..., peers: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class NamespacesQuestion(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class NamespacesAnswer(_message.Message):
+    __slots__ = ("namespaces_json",)
+    NAMESPACES_JSON_FIELD_NUMBER: _ClassVar[int]
+    namespaces_json: str
+    def __init__(self, namespaces_json: _Optional[str] = ...) -> None: ...
