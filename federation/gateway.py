@@ -128,8 +128,14 @@ class Gateway:
         config, limits, member = self._config, self._limits, self._member
         peers, serving, holdings = self._peers, self._serving, self._holdings
         journal = Journal(config.journal_dir, limits.journal_bytes_max)
-        ledger = Ledger(holdings, journal, self._wrote)
-        listings = Listings(ledger, admin, limits, self._problem)
+        ledger = Ledger(
+            holdings,
+            journal,
+            self._wrote,
+            imported=member.sharing.all_imported if member else (),
+            alone=config.coordination.alone,
+        )
+        listings = Listings(ledger, admin, limits, self._problem, namespaces=self._exported)
         inner = self._inner_credentials("server")
         if member:
             self._follower = self._make_follower(ledger, listings)

@@ -124,6 +124,18 @@ def stored_key(fingerprint: Fingerprint, key: str) -> str:
     return f"{fingerprint.hex()}/{key}"
 
 
+def read_stored_key(stored: str) -> tuple[Fingerprint, str] | None:
+    """Namespace and key of what is stored under this key; None where `stored_key` has not made it."""
+    head, slash, key = stored.partition("/")
+    if not (slash and key and len(head) == 2 * FINGERPRINT_BYTES):
+        return None
+    try:
+        fingerprint = Fingerprint(bytes.fromhex(head))
+    except ValueError:
+        return None
+    return (fingerprint, key) if fingerprint.hex() == head else None
+
+
 def block_digest(fingerprint: bytes, key: str, data: bytes | bytearray | memoryview) -> bytes:
     """xxh3-128 of namespace, key and bytes (16 bytes), made by the writer and checked by everyone.
 

@@ -10,7 +10,7 @@ from typing import NamedTuple, Protocol
 from federation.counters import counters
 from federation.keys.naming import Naming
 from federation.transfer.staging import Staging
-from local_group.holdings import OWN, Holdings
+from local_group.holdings import CHANGED, OWN, UNKNOWN, Holdings
 from local_group.store import Outcome, Status
 
 BATCH_BLOCKS = 512
@@ -79,7 +79,8 @@ class Purge:
             if removed == before:
                 await asyncio.sleep(PAUSE_SECONDS)
         counters.add("moonmesh_purged_total", removed)
-        origins = {held.origin for _, _, held in self._holdings.items()} - {OWN}
+        origins = {held.origin for _, _, held in self._holdings.items()}
+        origins -= {OWN, UNKNOWN, CHANGED}
         return Purged(removed, left, tuple(sorted(origins)))
 
     def _of(self, origin: str, epoch: int | None) -> list[tuple[bytes, str]]:

@@ -110,6 +110,7 @@ class StatusReport:
             },
             "holdings": {
                 "blocks": len(self._holdings),
+                "unattested": self._holdings.unattested,
                 "refused": self._holdings.refused,
                 "conflicts": self._holdings.conflicts,
             },

@@ -6,7 +6,8 @@ engines computed it or which peer it came from; then the hop limit and purging b
     record: length u32 | crc32 u32 | body;  body: version u8 | size u64 | hops u16 | epoch u64 |
             origin length u8 | key length u16 | fingerprint 16 B | digest 16 B | origin | key
 
-A record cut short by a crash ends the replay; what came before it stands.
+A block of size 0 has no digest: it is known, and not what it should contain. A record cut short by a crash
+ends the replay; what came before it stands.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import os
 import struct
 import threading
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
@@ -66,22 +67,29 @@ def encode(entry: Entry) -> bytes:
     return _FRAME.pack(len(body), zlib.crc32(body)) + body
 
 
-def decode(file: BinaryIO) -> Iterator[Entry]:
-    """The records of a file, up to the first that is cut short or damaged."""
+def decode(file: BinaryIO) -> Generator[Entry, None, bool]:
+    """The records of a file, up to the first that is cut short or damaged.
+
+    Returns:
+        Whether that is all that was ever written, but for an append that a crash cut short.
+    """
     while len(frame := file.read(_FRAME.size)) == _FRAME.size:
         length, crc = _FRAME.unpack(frame)
         if not _BODY.size <= length <= _RECORD_BYTES_MAX:
-            return
+            return False
         body = file.read(length)
-        if len(body) != length or zlib.crc32(body) != crc:
-            return
+        if len(body) != length:
+            return True
+        if zlib.crc32(body) != crc:
+            return False
         version, size, hops, epoch, n_origin, n_key, fingerprint, digest = _BODY.unpack_from(body)
         if version != _VERSION or _BODY.size + n_origin + n_key != length:
-            return
+            return False
         at = _BODY.size
         origin = body[at : at + n_origin].decode()
         key = body[at + n_origin :].decode()
-        yield Entry(fingerprint, key, size, digest, origin, epoch, hops)
+        yield Entry(fingerprint, key, size, digest if size else b"", origin, epoch, hops)
+    return True
 
 
 class Journal:
@@ -98,6 +106,8 @@ class Journal:
         self._lock = threading.Lock()
         self._file: BinaryIO | None = None
         self._size = 0
+        self.lost = False
+        """`load` found no file, or a damaged one: not all that was recorded is known."""
 
     @property
     def size(self) -> int:
@@ -112,9 +122,9 @@ class Journal:
         """
         try:
             with self._path.open("rb") as file:
-                yield from decode(file)
+                self.lost = not (yield from decode(file))
         except FileNotFoundError:
-            return
+            self.lost = True
         except OSError as error:
             raise JournalError(
                 f"cannot read the journal: {error.strerror}", where=str(self._path)

@@ -8,21 +8,22 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
-from local_group.holdings import OWN, Held, Holdings
+from local_group.holdings import CHANGED, HOPS_MAX, OWN, UNKNOWN, Held, Holdings
 from local_group.journal import Entry, Journal
 
 REWRITE_SECONDS = 30.0
 """Between two attempts to make room in a full journal: each writes all of it."""
-
+APPEND_BLOCKS = 4096
+"""Blocks found by a listing that are recorded in one go."""
 
 FOREIGN_MAX = 262_144
 """Pulled blocks remembered although they are not (or no longer) in Mooncake; the oldest go first."""
 
 
 class Ledger:
-    """The attributed blocks of this group.
+    """The blocks of this group.
 
     A block of a peer is known as such from its landing on. An engine that writes back what it was given
     (before it was admitted, or after it was evicted) does not make it this group's own.
@@ -31,6 +32,8 @@ class Ledger:
         holdings: told of everything that is written here.
         journal: not yet open; `load` opens it.
         on_own: told of blocks that `report` found to be this group's own, and that it did not know so.
+        imported: fingerprints of namespaces in which blocks may come from peers.
+        alone: no other gateway of this group can have pulled any.
     """
 
     def __init__(
@@ -38,10 +41,16 @@ class Ledger:
         holdings: Holdings,
         journal: Journal,
         on_own: Callable[[Sequence[Entry]], None] = lambda _: None,
+        *,
+        imported: Collection[bytes] = frozenset(),
+        alone: bool = True,
     ) -> None:
         self.holdings = holdings
         self._journal = journal
         self._on_own = on_own
+        self._imported = frozenset(imported)
+        self._alone = alone
+        self._doubt = False  # until all is found that was here when the journal was lost
         self._foreign: OrderedDict[tuple[bytes, str], Entry] = OrderedDict()
         self._disk = asyncio.Lock()
         self._rewritten_at = float("-inf")
@@ -74,18 +83,19 @@ class Ledger:
             latest = {(e.fingerprint, e.key): e for e in self._journal.load()}
             here = [e for e in latest.values() if listed(e.fingerprint, e.key)]
             gone = [
-                e for e in latest.values() if e.origin != OWN and not listed(e.fingerprint, e.key)
+                e for e in latest.values() if is_foreign(e) and not listed(e.fingerprint, e.key)
             ][-FOREIGN_MAX:]
             self._journal.rewrite([*gone, *here])
             return here, gone
 
         async with self._disk:
             here, gone = await asyncio.to_thread(read)
+        self._doubt = self._journal.lost
         now = time.monotonic()
         for e in gone:
             self.remember(e)
         for e in here:
-            if e.origin != OWN:
+            if is_foreign(e):
                 self.remember(e)
             held = Held(e.size, e.digest, e.origin, e.epoch, e.hops, now)
             self.holdings.restore(e.fingerprint, e.key, held)
@@ -125,6 +135,46 @@ class Ledger:
         if fresh:
             await self._append(fresh, durable=False)
 
+    def find(self, fingerprint: bytes, key: str, began_at: float) -> Entry | None:
+        """A listing that began at `began_at` has this block. What is to be recorded of it, if anything.
+
+        A block of a peer is known as such. Of any other it is doubtful whose it is, where it can have
+        been pulled and nobody here would know: by another gateway of this group, or before the journal
+        was lost. Such a block is offered to nobody, and that is recorded: at the next start nobody knows
+        of the loss.
+        """
+        if not self.holdings.findable(fingerprint, key):
+            return None
+        known = self._foreign.get((fingerprint, key))
+        if known is not None:
+            self._hold(known, began_at)
+            return None
+        doubtful = fingerprint in self._imported and (self._doubt or not self._alone)
+        origin = UNKNOWN if doubtful else OWN
+        if not self.holdings.find(fingerprint, key, origin, began_at) or not doubtful:
+            return None
+        return Entry(fingerprint, key, 0, b"", UNKNOWN, 0, HOPS_MAX)
+
+    async def found(self, doubtful: Sequence[Entry]) -> None:
+        """A listing has been gone through with `find`, which gave these.
+
+        Raises:
+            JournalError: if the disk refuses.
+        """
+        for start in range(0, len(doubtful), APPEND_BLOCKS):
+            await self._append(doubtful[start : start + APPEND_BLOCKS], durable=True)
+        self._doubt = False
+
+    async def withhold(self, fingerprint: bytes, key: str) -> None:
+        """The bytes of a block are not those that were written first: it is offered to nobody.
+
+        Raises:
+            JournalError: if the disk refuses; it is not offered all the same, until a restart.
+        """
+        if self.holdings.withhold(fingerprint, key, time.monotonic()):
+            counted = Entry(fingerprint, key, 0, b"", CHANGED, 0, HOPS_MAX)
+            await asyncio.shield(self._append([counted], durable=False))
+
     async def copy(self, told: Iterable[tuple[Entry, bytes | None]]) -> None:
         """Another gateway of this group holds these blocks, each with its rival digest, if it has one.
 
@@ -134,7 +184,7 @@ class Ledger:
         now = time.monotonic()
         fresh: list[Entry] = []
         for e, rival in told:
-            if e.origin != OWN:
+            if is_foreign(e):
                 self.remember(e)
             before = self.holdings.get(e.fingerprint, e.key)
             held = Held(e.size, e.digest, e.origin, e.epoch, e.hops, now, rival)
@@ -190,9 +240,15 @@ class Ledger:
         held = [
             Entry(fp, key, h.size, h.digest, h.origin, h.epoch, h.hops)
             for fp, key, h in self.holdings.items()
+            if h.attested or h.origin != OWN  # the next listing finds it again
         ]
         names = {(e.fingerprint, e.key) for e in held}
         return [*(e for name, e in self._foreign.items() if name not in names), *held]
+
+
+def is_foreign(entry: Entry) -> bool:
+    """Whether a block is known to have come from a peer."""
+    return entry.origin not in (OWN, UNKNOWN, CHANGED)
 
 
 def own(fingerprint: bytes, key: str, size: int, digest: bytes) -> Entry:

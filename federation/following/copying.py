@@ -15,7 +15,7 @@ from federation.config import Limits
 from federation.counters import counters
 from federation.identity import DIGEST_BYTES
 from federation.peers.feed import BLOCKS_PER_MESSAGE, read_held
-from local_group.holdings import OWN, Holdings
+from local_group.holdings import CHANGED, OWN, UNKNOWN, Holdings
 from local_group.journal import Entry
 from moonmesh.v1 import group_pb2, serving_pb2
 
@@ -91,7 +91,7 @@ class Copying:
                 continue
             key = keys.pop()
             held = self._holdings.get(fingerprint, key)
-            if held is not None and held.origin == OWN:
+            if held is not None and held.attested and held.origin == OWN:
                 entries.append(Entry(fingerprint, key, held.size, held.digest, OWN, 0, 0))
         return entries
 
@@ -113,10 +113,14 @@ class Copying:
     def _block(self, fingerprint: bytes, block: serving_pb2.OfferedBlock, step: Step) -> None:
         told = read_held(block)
         held = self._holdings.get(fingerprint, block.key)
+        if not told.attested and told.origin == OWN:
+            return  # a listing found it there, and finds it here
         if held is not None:
             if held[:5] == told[:5] and held.rival == told.rival:
                 return
-            if held.origin != OWN and told.origin == OWN:
+            if held.origin == CHANGED or (told.origin == UNKNOWN and held.attested):
+                return  # more is known here
+            if held.origin not in (OWN, UNKNOWN) and told.origin == OWN:
                 return  # pulled here: that it came from a peer is known for sure
             if held.digest != told.digest and self._untold((fingerprint, block.key)):
                 return
@@ -127,10 +131,11 @@ class Copying:
 
     def _plausible(self, block: serving_pb2.OfferedBlock) -> bool:
         own = block.origin == OWN
+        attested = len(block.digest) == DIGEST_BYTES
         return (
             0 < len(block.key.encode()) <= self._limits.key_bytes_max
-            and 0 < block.size <= self._limits.block_bytes_max
-            and len(block.digest) == DIGEST_BYTES
+            and (0 < block.size <= self._limits.block_bytes_max) == attested
+            and (attested or (not block.digest and block.origin in (OWN, UNKNOWN, CHANGED)))
             and len(block.rival) in (0, DIGEST_BYTES)
             and len(block.origin.encode()) <= ORIGIN_BYTES_MAX
             and (block.hops == 0 if own else 0 < block.hops <= HOPS_MAX)

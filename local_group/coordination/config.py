@@ -128,6 +128,11 @@ class CoordinationConfig(Section):
         """Does `moonmesh up` run the etcd?"""
         return self.backend == "etcd" and self.etcd_endpoints == (MANAGED,)
 
+    @property
+    def alone(self) -> bool:
+        """Is this the only gateway that the group can have?"""
+        return self.backend == "file" and self.file_folder is None
+
 
 def _distinct(value: tuple[str, ...]) -> tuple[str, ...]:
     checked = tuple(

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from local_group.holdings import OWN, Change, Held, Holdings
+import pytest
+
+from local_group import holdings as module
+from local_group.holdings import CHANGED, HOPS_MAX, OWN, UNKNOWN, Change, Held, Holdings
 
 FP = b"f" * 16
 DIGEST = b"d" * 16
@@ -91,3 +94,74 @@ def test_what_peers_may_not_have_is_told_apart() -> None:
         ("pulled", True),
         ("pulled", False),
     ]
+
+
+def test_what_a_listing_finds_is_offered_only_where_the_namespace_allows_it() -> None:
+    changes: list[Change] = []
+    allowed = b"a" * 16
+    held = Holdings(
+        blocks_max=9, hop_limit=1, on_change=changes.append, unattested_ok=lambda fp: fp == allowed
+    )
+    assert held.find(FP, "k", OWN, 1.0)
+    assert held.find(allowed, "k", OWN, 1.0)
+    assert not held.find(allowed, "k", OWN, 2.0)
+    assert held.find(allowed, "doubtful", UNKNOWN, 1.0)
+    assert held.exportable(FP, "k") is None
+    assert held.exportable(allowed, "k") == Held(0, b"", OWN, 0, 0, 1.0)
+    assert held.exportable(allowed, "doubtful") is None
+    assert held.unattested == 3
+    assert changes == [Change(allowed, "k", True)]
+
+
+def test_a_report_attests_what_a_listing_found() -> None:
+    holdings, changes = make()
+    holdings.find(FP, "k", OWN, 1.0)
+    holdings.find(FP, "doubtful", UNKNOWN, 1.0)
+    assert changes == []
+    for key in ("k", "doubtful"):
+        assert holdings.report(FP, key, 5, DIGEST, 2.0)
+        assert holdings.exportable(FP, key) == Held(5, DIGEST, OWN, 0, 0, 2.0)
+    assert changes == [Change(FP, "k", True), Change(FP, "doubtful", True)]
+    assert holdings.unattested == 0
+    assert holdings.conflicts == 0
+
+
+def test_a_block_whose_bytes_were_replaced_is_offered_to_nobody_whatever_is_reported() -> None:
+    holdings, changes = make()
+    holdings.report(FP, "k", 5, DIGEST, 1.0)
+    assert holdings.withhold(FP, "k", 2.0)
+    assert not holdings.withhold(FP, "k", 2.0)
+    assert not holdings.withhold(FP, "other", 2.0)
+    assert not holdings.report(FP, "k", 5, OTHER, 3.0)
+    assert not holdings.find(FP, "k", OWN, 3.0)
+    assert holdings.get(FP, "k") == Held(0, b"", CHANGED, 0, HOPS_MAX, 2.0)
+    assert holdings.exportable(FP, "k") is None
+    assert changes == [Change(FP, "k", True), Change(FP, "k", False)]
+    holdings.reconcile(lambda fingerprint, key: False, began_at=9.0)
+    assert holdings.report(FP, "k", 5, OTHER, 10.0), "it is another block now"
+
+
+def test_what_went_while_a_listing_was_made_is_not_found_by_it() -> None:
+    holdings, _ = make()
+    holdings.report(FP, "k", 5, DIGEST, 1.0)
+    holdings.listing_begins()
+    holdings.withdraw(FP, "k")
+    assert not holdings.findable(FP, "k")
+    assert holdings.findable(FP, "other")
+    holdings.listing_ends()
+    assert holdings.findable(FP, "k")
+
+
+def test_when_too_much_goes_while_a_listing_is_made_it_finds_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "GONE_MAX", 2)
+    holdings, _ = make()
+    for key in "abc":
+        holdings.report(FP, key, 5, DIGEST, 1.0)
+    holdings.listing_begins()
+    for key in "ab":
+        holdings.withdraw(FP, key)
+    assert holdings.findable(FP, "other")
+    holdings.withdraw(FP, "c")
+    assert not holdings.findable(FP, "other")
