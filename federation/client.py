@@ -23,7 +23,7 @@ from federation.batch import Batch, batches
 from federation.codes import OK, RPC_TIMEOUT, exist_code, read_code
 from federation.counters import counters
 from federation.errors import ConfigError, NotOfferedError, UsageError
-from federation.gateway_link import GatewayLink
+from federation.gateway_link import GatewayLink, trace_folder
 from federation.identity import Envelope, Fingerprint
 from federation.keys.namespace import Namespace
 from federation.keys.naming import Naming
@@ -94,7 +94,7 @@ class FederatedStore:
         Args:
             local_hostname, metadata_server, global_segment_size, local_buffer_size, protocol,
                 rdma_devices, master_server_addr: as in `MooncakeDistributedStore.setup`.
-            namespace: what the bytes of this engine's blocks depend on; with the same `keys` as in group.toml.
+            namespace: what the bytes of this engine's blocks depend on, and `keys`, as in group.toml.
             gateway: `unix:/path/to/data_dir/run/gateway.sock`, or `host:port` for a gateway on another
                 host (then `credentials`, the folder with the engine's certificate, and `group`, the
                 name of this group, are needed); None for plain Mooncake.
@@ -150,7 +150,7 @@ class FederatedStore:
             log.error("the local Mooncake cannot be used: %s", error)
             return -1
         if gateway is not None:
-            traces = _trace_folder(gateway)
+            traces = trace_folder(gateway)
             self._link = GatewayLink(
                 gateway,
                 space,
@@ -393,10 +393,3 @@ class FederatedStore:
     def _until(self, deadline_ms: int | None) -> Deadline | None:
         seconds = self._seconds(deadline_ms)
         return None if seconds is None else Deadline(seconds)
-
-
-def _trace_folder(gateway: str) -> Path | None:
-    """`data_dir/traces`, beside the spans of a gateway on this host."""
-    if not gateway.startswith("unix:"):
-        return None
-    return Path(gateway.removeprefix("unix:")).parent.parent / "traces"

@@ -84,6 +84,7 @@ class Gateway:
             on_change=self._moved,
             on_amended=self._moved,
             on_hidden=lambda change: self._group.take(change),
+            unattested_ok=config.unattested.__contains__,
         )
         self._feed = Feed(self._holdings, self._exported)
         self._group = GroupService(self._holdings, self._shared, self._leading)
@@ -127,6 +128,7 @@ class Gateway:
     async def _serve(self, stop: asyncio.Event, store: StoreClient, admin: AdminClient) -> None:
         config, limits, member = self._config, self._limits, self._member
         peers, serving, holdings = self._peers, self._serving, self._holdings
+        naming = config.naming
         journal = Journal(config.journal_dir, limits.journal_bytes_max)
         ledger = Ledger(
             holdings,
@@ -135,7 +137,14 @@ class Gateway:
             imported=member.sharing.all_imported if member else (),
             alone=config.coordination.alone,
         )
-        listings = Listings(ledger, admin, limits, self._problem, namespaces=self._exported)
+        listings = Listings(
+            ledger,
+            admin,
+            limits,
+            self._problem,
+            namespaces=self._exported,
+            classify=naming.classify,
+        )
         inner = self._inner_credentials("server")
         if member:
             self._follower = self._make_follower(ledger, listings)
@@ -147,6 +156,7 @@ class Gateway:
         admission = Admission(
             store=store,
             ledger=ledger,
+            naming=naming,
             queue_max=limits.admission_queue_blocks,
             on_error=self._problem,
         )
@@ -155,10 +165,11 @@ class Gateway:
             holders=peers.sessions.holders if peers else lambda fingerprint: [],
             landed=admission.offer,
             limits=limits,
+            unattested=config.unattested,
         )
         engines = EngineService(
             group=config.name,
-            known=(e.fingerprint() for e in config.namespaces.values()),
+            known=config.namespaces.values(),
             namespaces=self._shared,
             exported=self._exported,
             ledger=ledger,
@@ -189,7 +200,7 @@ class Gateway:
             peers=peers,
             serving=serving,
         )
-        purge = Purge(store=store, holdings=holdings, staging=staging)
+        purge = Purge(store=store, holdings=holdings, staging=staging, naming=naming)
         admin_service = AdminService(report.document, purge, peers)
         endpoints = Endpoints()
         try:

@@ -12,6 +12,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -328,3 +329,10 @@ class GatewayLink:
             return True
         self._wake.set()
         return False
+
+
+def trace_folder(gateway: str) -> Path | None:
+    """`data_dir/traces`, beside the spans of a gateway on this host."""
+    if not gateway.startswith("unix:"):
+        return None
+    return Path(gateway.removeprefix("unix:")).parent.parent / "traces"

@@ -54,6 +54,8 @@ class Change(NamedTuple):
     fingerprint: bytes
     key: str
     added: bool
+    attested: bool = True
+    """Whether it is known what it should contain; of one that went, whether it was."""
 
 
 class Holdings:
@@ -203,7 +205,7 @@ class Holdings:
         self._unattested -= not held.attested
         if self._gone is not None and len(self._gone) <= GONE_MAX:
             self._gone.add((fingerprint, key))
-        self._tell(held, Change(fingerprint, key, added=False))
+        self._tell(held, Change(fingerprint, key, False, held.attested))
         return True
 
     def listing_begins(self) -> None:
@@ -250,7 +252,7 @@ class Holdings:
         self._namespaces.setdefault(fingerprint, {})[key] = held
         self._count += 1
         self._unattested += not held.attested
-        self._tell(held, Change(fingerprint, key, added=True))
+        self._tell(held, Change(fingerprint, key, True, held.attested))
         return True
 
     def _replace(self, fingerprint: bytes, key: str, known: Held, held: Held) -> None:

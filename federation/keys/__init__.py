@@ -1,1 +1,1 @@
-"""Keys of engines that use Mooncake directly: which namespace they are of, and what blocks are stored under."""
+"""Keys of engines that use Mooncake directly: their namespaces, and what blocks are stored under."""

@@ -1,11 +1,18 @@
-"""`[namespaces.NAME]`: an envelope, and what the group's engines that use Mooncake directly have to do with it."""
+"""`[namespaces.NAME]`: an envelope, and what this group alone decides about its blocks."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from pydantic import ConfigDict, Field, PrivateAttr, ValidationError, field_validator, model_validator
+from pydantic import (
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from federation.errors import ConfigError
 from federation.identity import Envelope
@@ -28,10 +35,10 @@ class Namespace(Envelope):
     )
 
     keys: _Keys = ()
-    """Keys of engines that write to Mooncake directly, without `FederatedStore`, and whose blocks are of this
-    namespace: `sglang-hicache`, `sglang-hicache-mla`, `vllm-mooncake`, `lmcache` (each also as `NAME:TAG`), or
-    patterns such as `"{model}/{hex:64}"` (see [plain writers](plain-writers.md)); at most 16. Blocks with such
-    keys are stored under just them, by `FederatedStore` too."""
+    """Keys of engines that write to Mooncake directly, and whose blocks are of this namespace:
+    `sglang-hicache`, `sglang-hicache-mla`, `vllm-mooncake`, `lmcache` (each also as `NAME:TAG`), or patterns
+    such as `"{model}/{hex:64}"` (see [plain writers](plain-writers.md)); at most 16. Blocks with such keys
+    are stored under just them, by `FederatedStore` too."""
     unattested: bool = False
     """Whether blocks may come from peers, and go to them, of which no writer's digest is known: those that a
     key listing alone has shown. Both sides have to allow it."""

@@ -53,8 +53,10 @@ class Naming:
     def classify(self, stored: str) -> tuple[Fingerprint, str] | None:
         """Namespace and key of what Mooncake lists; None where it is of none."""
         if _OWN.match(stored) is not None:
-            key = stored[33:]
-            return (Fingerprint(bytes.fromhex(stored[:32])), key) if key else None
+            fingerprint, key = Fingerprint(bytes.fromhex(stored[:32])), stored[33:]
+            # Not what was stored before the namespace had its patterns: it is looked for elsewhere now.
+            reachable = bool(key) and self._plain_of(key) != fingerprint
+            return (fingerprint, key) if reachable else None
         plain = self._plain_of(stored)
         return None if plain is None else (plain, stored)
 

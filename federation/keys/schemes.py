@@ -1,8 +1,8 @@
 """Ready-made key patterns of engines that write to Mooncake directly, by name; `NAME:TAG` with a tag.
 
-They follow what these engines write, as of SGLang 0.5.18, vLLM 0.29 and LMCache 0.3: see decision 014. What is
-not here (sidecar pools, layerwise keys, heads split over two sizes, decode context parallelism) is written out
-as a pattern.
+They follow what these engines write, as of SGLang 0.5.18, vLLM 0.29 and LMCache 0.3: see decision 014. What
+is not here (sidecar pools, layerwise keys, heads split over two sizes, decode context parallelism) is written
+out as a pattern.
 """
 
 from __future__ import annotations

@@ -135,17 +135,26 @@ class Replica:
         blocks_max: `holdings_blocks`.
         hop_limit: `hop_limit`.
         on_change: told of each block that is offered, when it comes and when it goes.
+        unattested: namespaces of which unattested blocks are offered.
     """
 
     def __init__(
-        self, *, blocks_max: int, hop_limit: int, on_change: Callable[[Change], None]
+        self,
+        *,
+        blocks_max: int,
+        hop_limit: int,
+        on_change: Callable[[Change], None],
+        unattested: Collection[bytes] = frozenset(),
     ) -> None:
         self._on_change = on_change
         self._bytes_max = blocks_max * SERVING_BYTES_PER_BLOCK
         self._unconfirmed: dict[bytes, set[str]] = {}
         self._ended = False  # the snapshot is here, but not all that it lacks is withdrawn
         self.holdings = Holdings(
-            blocks_max=blocks_max, hop_limit=hop_limit, on_change=self._changed
+            blocks_max=blocks_max,
+            hop_limit=hop_limit,
+            on_change=self._changed,
+            unattested_ok=frozenset(unattested).__contains__,
         )
         """What is offered; others only take away from it."""
         self.bytes = 0

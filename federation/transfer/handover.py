@@ -20,9 +20,9 @@ from federation.counters import counters
 from federation.identity import DIGEST_BYTES, Envelope, Fingerprint
 from federation.keys.namespace import Namespace
 from federation.telemetry import SPAN_GATEWAY_PULL, SpanKind, extract, span
+from federation.transfer.checks import RequestError, check_keys
 from federation.transfer.frames import Encoder
 from federation.transfer.puller import Puller
-from federation.transfer.server import RequestError, check_keys
 from local_group.journal import Entry, JournalError
 from local_group.ledger import Ledger, own
 from moonmesh.v1 import engine_pb2
