@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from federation.identity import block_digest
@@ -22,9 +22,9 @@ class Batch:
     pointers: list[int]
     sizes: list[int]
 
-    def names(self, prefix: str) -> list[str]:
+    def names(self, stored: Callable[[str], str]) -> list[str]:
         """The keys as Mooncake knows them; "" for what can be no key, which the store refuses."""
-        return [prefix + key if _is_key(key) else "" for key in self.keys]
+        return [stored(key) if _is_key(key) else "" for key in self.keys]
 
     def digests(self, fingerprint: bytes) -> list[bytes | None]:
         """The writer's digest of each block; None for what cannot be read."""

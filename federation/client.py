@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -23,8 +23,10 @@ from federation.batch import Batch, batches
 from federation.codes import OK, RPC_TIMEOUT, exist_code, read_code
 from federation.counters import counters
 from federation.errors import ConfigError, NotOfferedError, UsageError
-from federation.gateway_link import GatewayLink
-from federation.identity import Envelope, Fingerprint, stored_key
+from federation.gateway_link import GatewayLink, trace_folder
+from federation.identity import Envelope, Fingerprint
+from federation.keys.namespace import Namespace
+from federation.keys.naming import Naming
 from federation.memory import pointer_to
 from federation.peer_reads import fill_from_peers, landed_from_peers
 from federation.telemetry import (
@@ -62,7 +64,7 @@ class FederatedStore:
         self._store: StoreClient | None = None
         self._link: GatewayLink | None = None
         self._fingerprint: Fingerprint
-        self._prefix = ""
+        self._stored: Callable[[str], str]
         self._pid = 0
         self._deadline_ms: int | None = None
         self._federation_ms = FEDERATION_MS
@@ -92,7 +94,7 @@ class FederatedStore:
         Args:
             local_hostname, metadata_server, global_segment_size, local_buffer_size, protocol,
                 rdma_devices, master_server_addr: as in `MooncakeDistributedStore.setup`.
-            namespace: what the bytes of this engine's blocks depend on.
+            namespace: what the bytes of this engine's blocks depend on, and `keys`, as in group.toml.
             gateway: `unix:/path/to/data_dir/run/gateway.sock`, or `host:port` for a gateway on another
                 host (then `credentials`, the folder with the engine's certificate, and `group`, the
                 name of this group, are needed); None for plain Mooncake.
@@ -108,9 +110,9 @@ class FederatedStore:
         """
         if self._store is not None:
             raise UsageError("set up already", where="FederatedStore", hint="make another one")
-        envelope = Envelope.of(namespace)
-        self._fingerprint = envelope.fingerprint()
-        self._prefix = stored_key(self._fingerprint, "")
+        space = Namespace.of(namespace)
+        self._fingerprint = space.fingerprint()
+        self._stored = Naming([space]).of(self._fingerprint)
         for name, value in (("deadline_ms", deadline_ms), ("federation_ms", federation_ms)):
             if value is not None and value <= 0:
                 raise ConfigError(f"{name} must be above 0, not {value}", where="setup")
@@ -148,10 +150,10 @@ class FederatedStore:
             log.error("the local Mooncake cannot be used: %s", error)
             return -1
         if gateway is not None:
-            traces = _trace_folder(gateway)
+            traces = trace_folder(gateway)
             self._link = GatewayLink(
                 gateway,
-                envelope,
+                space,
                 inner,
                 attached=lambda name: telemetry.setup_unless_done("engine", name, traces),
             )
@@ -203,7 +205,7 @@ class FederatedStore:
         """One block; b'' where neither this group nor a peer has it (as Mooncake: on errors too)."""
         store = self._ready()
         until = Deadline(self._seconds(deadline_ms) or PATIENCE_SECONDS)
-        (name,) = Batch([key], [1], [1]).names(self._prefix)
+        (name,) = Batch([key], [1], [1]).names(self._stored)
         with span(SPAN_ENGINE_GET, {"moonmesh.keys": 1}, kind=SpanKind.CLIENT) as here:
             (sized,) = store.sizes([name], until.left())
             if sized.status is Status.HIT:
@@ -248,7 +250,7 @@ class FederatedStore:
         with span(SPAN_ENGINE_GET, {"moonmesh.keys": len(keys)}, kind=SpanKind.CLIENT) as here:
             results: list[int] = []
             for batch in batches(keys, buffer_ptrs, sizes, until):
-                names = batch.names(self._prefix)
+                names = batch.names(self._stored)
                 if until is None:
                     outcomes = store.get_into_direct(names, batch.pointers, batch.sizes)
                 else:
@@ -309,7 +311,7 @@ class FederatedStore:
             results: list[int] = []
             ones = [1] * len(keys)
             for batch in batches(keys, ones, ones, until):
-                outcomes = store.exists(batch.names(self._prefix), until.left())
+                outcomes = store.exists(batch.names(self._stored), until.left())
                 results += [exist_code(outcome) for outcome in outcomes]
             results += [RPC_TIMEOUT] * (len(keys) - len(results))
             link = None if for_write else self._usable_link()
@@ -386,15 +388,8 @@ class FederatedStore:
         return None if chosen is None else chosen / 1000
 
     def _writes(self) -> Writes:
-        return Writes(self._ready(), self._link, self._fingerprint, self._prefix)
+        return Writes(self._ready(), self._link, self._fingerprint, self._stored)
 
     def _until(self, deadline_ms: int | None) -> Deadline | None:
         seconds = self._seconds(deadline_ms)
         return None if seconds is None else Deadline(seconds)
-
-
-def _trace_folder(gateway: str) -> Path | None:
-    """`data_dir/traces`, beside the spans of a gateway on this host."""
-    if not gateway.startswith("unix:"):
-        return None
-    return Path(gateway.removeprefix("unix:")).parent.parent / "traces"

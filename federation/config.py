@@ -16,7 +16,9 @@ from pydantic import (
     model_validator,
 )
 
-from federation.identity import Envelope, Fingerprint
+from federation.identity import Fingerprint
+from federation.keys.namespace import Namespace, overlaps
+from federation.keys.naming import Naming
 from federation.limits_config import Limits
 from local_group.config import (
     GroupConfig,
@@ -76,13 +78,13 @@ class GroupFile(GroupConfig):
     """All of `group.toml`."""
 
     gateway: GatewayConfig = GatewayConfig()
-    namespaces: dict[str, Envelope] = Field(default_factory=dict)
+    namespaces: dict[str, Namespace] = Field(default_factory=dict)
     """Name, used in `peering.toml`, to envelope; at most 256. Names are local: peers know fingerprints."""
     limits: Limits = Limits()
 
     @field_validator("namespaces")
     @classmethod
-    def _distinct(cls, value: dict[str, Envelope]) -> dict[str, Envelope]:
+    def _distinct(cls, value: dict[str, Namespace]) -> dict[str, Namespace]:
         if len(value) > NAMESPACES_MAX:
             raise ValueError(f"{len(value)} namespaces are more than {NAMESPACES_MAX}")
         seen: dict[Fingerprint, str] = {}
@@ -95,6 +97,8 @@ class GroupFile(GroupConfig):
                     f'"{other}" and "{name}" have the same envelope, so they are one namespace: '
                     "remove one, or set the field in which they differ"
                 )
+        if why := overlaps(value):
+            raise ValueError(why)
         return value
 
     @field_validator("limits")
@@ -132,6 +136,16 @@ class GroupFile(GroupConfig):
                 "port_base + 4)"
             )
         return self
+
+    @property
+    def naming(self) -> Naming:
+        """Under which keys its Mooncake holds blocks; made anew each time."""
+        return Naming(self.namespaces.values())
+
+    @property
+    def unattested(self) -> frozenset[Fingerprint]:
+        """Namespaces of which unattested blocks may cross."""
+        return frozenset(e.fingerprint() for e in self.namespaces.values() if e.unattested)
 
     @property
     def trace_dir(self) -> Path:

@@ -84,9 +84,11 @@ class Gateway:
             on_change=self._moved,
             on_amended=self._moved,
             on_hidden=lambda change: self._group.take(change),
+            unattested_ok=config.unattested.__contains__,
         )
         self._feed = Feed(self._holdings, self._exported)
         self._group = GroupService(self._holdings, self._shared, self._leading)
+        self._ledger: Ledger | None = None
         self._follower: Follower | None = None
         self._serving: ServingProcess | None = None
         self._lost = asyncio.Event()
@@ -127,15 +129,23 @@ class Gateway:
     async def _serve(self, stop: asyncio.Event, store: StoreClient, admin: AdminClient) -> None:
         config, limits, member = self._config, self._limits, self._member
         peers, serving, holdings = self._peers, self._serving, self._holdings
+        naming = config.naming
         journal = Journal(config.journal_dir, limits.journal_bytes_max)
-        ledger = Ledger(
+        ledger = self._ledger = Ledger(
             holdings,
             journal,
             self._wrote,
             imported=member.sharing.all_imported if member else (),
             alone=config.coordination.alone,
         )
-        listings = Listings(ledger, admin, limits, self._problem, namespaces=self._exported)
+        listings = Listings(
+            ledger,
+            admin,
+            limits,
+            self._problem,
+            namespaces=self._exported,
+            classify=naming.classify,
+        )
         inner = self._inner_credentials("server")
         if member:
             self._follower = self._make_follower(ledger, listings)
@@ -147,6 +157,7 @@ class Gateway:
         admission = Admission(
             store=store,
             ledger=ledger,
+            naming=naming,
             queue_max=limits.admission_queue_blocks,
             on_error=self._problem,
         )
@@ -155,10 +166,11 @@ class Gateway:
             holders=peers.sessions.holders if peers else lambda fingerprint: [],
             landed=admission.offer,
             limits=limits,
+            unattested=config.unattested,
         )
         engines = EngineService(
             group=config.name,
-            known=(e.fingerprint() for e in config.namespaces.values()),
+            known=config.namespaces.values(),
             namespaces=self._shared,
             exported=self._exported,
             ledger=ledger,
@@ -189,7 +201,7 @@ class Gateway:
             peers=peers,
             serving=serving,
         )
-        purge = Purge(store=store, holdings=holdings, staging=staging)
+        purge = Purge(store=store, holdings=holdings, staging=staging, listed=listings.stored_keys)
         admin_service = AdminService(report.document, purge, peers)
         endpoints = Endpoints()
         try:
@@ -331,13 +343,13 @@ class Gateway:
             self._serving.nudge()
 
     def _gone(self, fingerprint: bytes, name: int, since: float, changed: bool) -> None:
-        """Mooncake did not have a block when it was to be served, or has it with other bytes than were written;
-        one put since then stands."""
+        """Mooncake did not have a block when it was to be served, or has other bytes than were written; one
+        put since then stands."""
         held = self._holdings.get(fingerprint, name)
         if held is None or held.since != since:
             return
         if changed and self._ledger is not None:
-            self._start_task(self._ledger.withhold(fingerprint, name))
+            self._ledger.withhold(fingerprint, name)
         else:
             self._holdings.withdraw(fingerprint, name)
 

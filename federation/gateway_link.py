@@ -12,13 +12,15 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import grpc
 
 from federation.counters import counters
 from federation.errors import PeerError
-from federation.identity import Envelope, block_digest
+from federation.identity import block_digest
+from federation.keys.namespace import Namespace
 from federation.request_limits import RequestLimits
 from federation.telemetry import inject
 from federation.timeouts import Deadline
@@ -72,13 +74,13 @@ class GatewayLink:
     def __init__(
         self,
         target: str,
-        envelope: Envelope,
+        namespace: Namespace,
         credentials: EngineCredentials | None = None,
         attached: Callable[[str], None] = lambda group: None,
     ) -> None:
-        self._envelope = envelope
+        self._namespace = namespace
         self._attached = attached
-        self._fingerprint = envelope.fingerprint()
+        self._fingerprint = namespace.fingerprint()
         if credentials is None:
             self._channel = grpc.insecure_channel(target, _OPTIONS)
         else:
@@ -258,7 +260,10 @@ class GatewayLink:
         with self._lock:
             if not self._breaker.allow(time.monotonic()):
                 return False
-        request = engine_pb2.AttachRequest(envelope_json=self._envelope.canonical())
+        request = engine_pb2.AttachRequest(
+            envelope_json=self._namespace.canonical(),
+            patterns=(pattern.text for pattern in self._namespace.patterns),
+        )
         seconds = PROBE_SECONDS if doubted else CONTROL_SECONDS
         try:
             raw = self._attach(request.SerializeToString(), timeout=seconds)
@@ -324,3 +329,10 @@ class GatewayLink:
             return True
         self._wake.set()
         return False
+
+
+def trace_folder(gateway: str) -> Path | None:
+    """`data_dir/traces`, beside the spans of a gateway on this host."""
+    if not gateway.startswith("unix:"):
+        return None
+    return Path(gateway.removeprefix("unix:")).parent.parent / "traces"

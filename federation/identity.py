@@ -85,9 +85,13 @@ class Envelope(BaseModel):
             field = ".".join(str(part) for part in first["loc"])
             raise ConfigError(f"{field}: {first['msg']}", where="namespace") from error
 
+    def fields(self) -> dict[str, Any]:
+        """What is in the fingerprint: the fields of an envelope, and nothing that a subclass adds."""
+        return {name: getattr(self, name) for name in Envelope.model_fields}
+
     def canonical(self) -> str:
         """The envelope as JSON with sorted keys: what the fingerprint is taken of."""
-        return json.dumps(self.model_dump(), sort_keys=True, separators=(",", ":"))
+        return json.dumps(self.fields(), sort_keys=True, separators=(",", ":"))
 
     def fingerprint(self) -> Fingerprint:
         """The namespace's 16-byte name, the same in every group."""

@@ -75,12 +75,14 @@ class Serving:
             entries_max=config.limits.log_entries,
             page_entries=config.limits.catalog_page_entries,
             namespaces=setup.callers.all_exported,
+            unattested=config.unattested,
             changed=self._moved,
         )
         self._replica = Replica(
             blocks_max=config.limits.holdings_blocks,
             hop_limit=config.limits.hop_limit,
             on_change=self._offers.take,
+            unattested=config.unattested,
         )
 
     async def run(self, end: socket.socket, stop: asyncio.Event) -> None:
@@ -134,6 +136,7 @@ class Serving:
                 store=store,
                 master=admin,
                 holdings=self._replica.holdings,
+                naming=config.naming,
                 limits=limits,
                 gone=relay.gone,
                 lost=relay.lost,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,12 +21,16 @@ CONFIRM_SECONDS = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Writes:
-    """How blocks of one namespace are put. No peer has a part in it."""
+    """How blocks of one namespace are put. No peer has a part in it.
+
+    Attributes:
+        stored: makes of a key that under which Mooncake holds the block.
+    """
 
     store: StoreClient
     link: GatewayLink | None
     fingerprint: Fingerprint
-    prefix: str
+    stored: Callable[[str], str]
 
     def put(
         self,
@@ -46,7 +50,7 @@ class Writes:
     def _batch(
         self, batch: Batch, until: Deadline | None, config: Any, chain_position: int
     ) -> list[int]:
-        names = batch.names(self.prefix)
+        names = batch.names(self.stored)
         # Before the put: afterwards the caller may already be writing into its memory again.
         digests = batch.digests(self.fingerprint) if self.link else []
         if until is None:

@@ -1,4 +1,4 @@
-"""Blocks of peers that were here once: whose they are is known even when Mooncake has them no more; sans-IO."""
+"""Blocks of peers that were here once: whose they are stays known when Mooncake has them no more; sans-IO."""
 
 from __future__ import annotations
 

@@ -39,8 +39,8 @@ COMPARED_AT_ONCE = 8192
 BLOCK_BYTES_MAX = (1 << 32) - 1
 
 _RECORD = struct.Struct("<16sIHI")  # digest, size, number of the source, since
-_TICKS = 32
-"""Of `since`, in a second: four years of them fit."""
+_TICKS = 1024
+"""Of `since`, in a second. A record has the last 32 bits: 48 days. An older block seems younger by that."""
 
 
 class Held(NamedTuple):
@@ -74,6 +74,8 @@ class Change(NamedTuple):
     fingerprint: bytes
     name: int
     added: bool
+    attested: bool = True
+    """Whether it is known what it should contain; of one that went, whether it was."""
 
 
 class Holdings:
@@ -109,6 +111,7 @@ class Holdings:
         self._namespaces: dict[bytes, Table] = {}
         self._sources = Sources()
         self._rivals: OrderedDict[tuple[bytes, int], bytes] = OrderedDict()
+        self._latest = 0  # ticks
         self._count = 0
         self._unattested = 0
         self._gone: set[tuple[bytes, int]] | None = None
@@ -260,7 +263,7 @@ class Holdings:
         self._unattested -= not held.attested
         if self._gone is not None and len(self._gone) <= GONE_MAX:
             self._gone.add((fingerprint, name))
-        self._tell(held, Change(fingerprint, name, added=False))
+        self._tell(held, Change(fingerprint, name, False, held.attested))
         return True
 
     # Listings
@@ -317,7 +320,8 @@ class Holdings:
         digest, size, number, ticks = _RECORD.unpack(record)
         source = self._sources[number]
         rival = self._rivals.get((fingerprint, name)) if self._rivals else None
-        return Held(size, digest if size else b"", *source, ticks / _TICKS, rival)
+        since = self._latest - ((self._latest - ticks) & 0xFFFFFFFF)
+        return Held(size, digest if size else b"", *source, since / _TICKS, rival)
 
     def _add(self, fingerprint: bytes, name: int, held: Held) -> bool:
         if self._count >= self._blocks_max or not self._put(fingerprint, name, held):
@@ -325,7 +329,7 @@ class Holdings:
             return False
         self._count += 1
         self._unattested += not held.attested
-        self._tell(held, Change(fingerprint, name, added=True))
+        self._tell(held, Change(fingerprint, name, True, held.attested))
         return True
 
     def _put(self, fingerprint: bytes, name: int, held: Held) -> bool:
@@ -334,8 +338,9 @@ class Holdings:
         number = self._sources.take(Source(held.origin, held.epoch, held.hops))
         if number is None:
             return False
-        ticks = min(math.ceil(held.since * _TICKS), 0xFFFFFFFF)  # later, so that it survives a listing
-        record = _RECORD.pack(held.digest, held.size, number, ticks)
+        ticks = math.ceil(held.since * _TICKS)  # later, so that it survives a listing
+        self._latest = max(self._latest, ticks)
+        record = _RECORD.pack(held.digest, held.size, number, ticks & 0xFFFFFFFF)
         self._namespaces.setdefault(fingerprint, Table(_RECORD.size)).put(name, record)
         if held.rival is not None:
             self._rivals[(fingerprint, name)] = held.rival

@@ -6,8 +6,9 @@ engines computed it or which peer it came from; then the hop limit and purging b
     record: length u32 | crc32 u32 | body;  body: version u8 | size u64 | hops u16 | epoch u64 |
             origin length u8 | name u64 | fingerprint 16 B | digest 16 B | origin
 
-Version 1 had the key behind the origin, and its length (u16) instead of the name. A block of size 0 has no digest: it is known, and not what it should contain. A record cut short by a crash
-ends the replay; what came before it stands.
+Version 1 had the key behind the origin, and its length (u16) instead of the name. A block of size 0 has no
+digest: it is known, and not what it should contain. A record cut short by a crash ends the replay; what came
+before it stands.
 """
 
 from __future__ import annotations

@@ -54,6 +54,7 @@ class Ledger:
         self._on_own = on_own
         self._imported = frozenset(imported)
         self._alone = alone
+        self._withheld: list[Entry] = []  # not recorded yet; each is held
         self._doubt = False  # until all is found that was here when the journal was lost
         self._foreign = Foreign(FOREIGN_MAX)
         self._disk = asyncio.Lock()
@@ -143,7 +144,7 @@ class Ledger:
             await self._append(fresh, durable=False)
 
     def find(self, fingerprint: bytes, name: int, began_at: float) -> Entry | None:
-        """A listing that began at `began_at` has the block of this name. What is to be recorded of it, if anything.
+        """A listing that began at `began_at` has this block. What is to be recorded of it, if anything.
 
         A block of a peer is known as such. Of any other it is doubtful whose it is, where it can have
         been pulled and nobody here would know: by another gateway of this group, or before the journal
@@ -168,20 +169,17 @@ class Ledger:
         Raises:
             JournalError: if the disk refuses.
         """
-        for start in range(0, len(doubtful), APPEND_BLOCKS):
-            await self._append(doubtful[start : start + APPEND_BLOCKS], durable=True)
+        entries, self._withheld = [*doubtful, *self._withheld], []
+        for start in range(0, len(entries), APPEND_BLOCKS):
+            await self._append(entries[start : start + APPEND_BLOCKS], durable=True)
         self._doubt = False
 
-    async def withhold(self, fingerprint: bytes, block: Block) -> None:
-        """The bytes of a block are not those that were written first: it is offered to nobody.
-
-        Raises:
-            JournalError: if the disk refuses; it is not offered all the same, until a restart.
+    def withhold(self, fingerprint: bytes, name: int) -> None:
+        """The bytes of a block are not those that were written first: it is offered to nobody. That is
+        recorded with the next listing; who starts anew before that finds out once more.
         """
-        name = block if isinstance(block, int) else name_of(fingerprint, block)
         if self.holdings.withhold(fingerprint, name, time.monotonic()):
-            entry = Entry(fingerprint, name, 0, b"", CHANGED, 0, HOPS_MAX)
-            await asyncio.shield(self._append([entry], durable=False))
+            self._withheld.append(Entry(fingerprint, name, 0, b"", CHANGED, 0, HOPS_MAX))
 
     async def copy(self, told: Iterable[tuple[Entry, bytes | None]]) -> None:
         """Another gateway of this group holds these blocks, each with its rival digest, if it has one.

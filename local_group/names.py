@@ -18,5 +18,5 @@ Names: TypeAlias = npt.NDArray[np.uint64]
 
 
 def name_of(fingerprint: bytes, key: str) -> int:
-    """xxh3-64 of a key within its namespace. (A key that is no text, as listings have them, is one of bytes.)"""
+    """xxh3-64 of a key within its namespace. (What no text can be is taken as the bytes that it was.)"""
     return xxhash.xxh3_64_intdigest(fingerprint + key.encode(errors="surrogateescape"))

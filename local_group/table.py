@@ -33,12 +33,14 @@ class Table:
         size: bytes of each record.
     """
 
-    __slots__ = ("_count", "_firsts", "_fill", "_names", "_records", "_size")
+    __slots__ = ("_count", "_fill", "_firsts", "_names", "_records", "_size")
 
     def __init__(self, size: int) -> None:
         self._size = size
         self._count = 0
-        self._firsts = array("Q", [0])  # no name of a run is below its place here, the first run's 0
+        self._firsts = array(
+            "Q", [0]
+        )  # no name of a run is below its place here, the first run's 0
         self._fill = array("H", [0])  # records in each run; what is behind them means nothing
         self._names = [array("Q")]
         self._records = [bytearray()]

@@ -146,7 +146,9 @@ class Unnamed:
         fingerprint = blocks.fingerprint
         before = self._through.get(fingerprint)
         if before is not None and blocks.through > before:
-            self._pass(fingerprint, before, blocks.through, [block.name for block in blocks.offered])
+            self._pass(
+                fingerprint, before, blocks.through, [block.name for block in blocks.offered]
+            )
 
     def end(self) -> None:
         """The snapshot is whole: of namespaces that it did not tell of, it has nothing."""
@@ -198,7 +200,7 @@ class Replica:
         blocks_max: `holdings_blocks`.
         hop_limit: `hop_limit`.
         on_change: told of each block that is offered, when it comes and when it goes.
-        unattested_ok: as in `Holdings`.
+        unattested: namespaces of which unattested blocks are offered.
     """
 
     def __init__(
@@ -207,15 +209,14 @@ class Replica:
         blocks_max: int,
         hop_limit: int,
         on_change: Callable[[Change], None],
-        unattested_ok: Callable[[bytes], bool] = lambda _: False,
+        unattested: Collection[bytes] = frozenset(),
     ) -> None:
         self._blocks_max = blocks_max
         self.holdings = Holdings(
             blocks_max=blocks_max,
             hop_limit=hop_limit,
             on_change=on_change,
-            on_amended=lambda _: None,
-            unattested_ok=unattested_ok,
+            unattested_ok=frozenset(unattested).__contains__,
         )
         """What is offered; others only take away from it."""
         self._unnamed: Unnamed | None = None

@@ -32,7 +32,8 @@ from federation.peers.gossip_config import HELLO_BYTES_MAX
 from federation.peers.wire import CATALOG_METHOD, HELLO_METHOD, PULL_METHOD, M
 from federation.telemetry import SPAN_SERVE_PULL, SpanKind, extract, span
 from federation.timeouts import timeout, timeout_at
-from federation.transfer.server import BlockServer, RequestError, UnwellError, check_request
+from federation.transfer.checks import RequestError, check_request
+from federation.transfer.server import BlockServer, UnwellError
 from federation.trust.handshakes import RefusalLog
 from moonmesh.v1 import peer_pb2
 
@@ -87,6 +88,8 @@ class PeerService:
         self._refusals = refusals
         self._guards = guards
         self._moved: dict[bytes, asyncio.Event] = {}
+        self._choosy: set[tuple[str, bytes]] = set()
+        """Peers and namespaces of which they take attested blocks alone, by their last question."""
         self._leaving = False
         blocks.use(guards)
 
@@ -140,7 +143,7 @@ class PeerService:
             # The logs of a gateway that does not speak are not the group's: they lack what others hold.
             exported = () if reply.silent else sorted(self._callers[peer].exported)
             for fingerprint in exported:
-                log = self._offers.log(fingerprint)
+                log = self._offers.log(fingerprint, (peer, fingerprint) not in self._choosy)
                 if log is not None:
                     reply.positions.add(
                         fingerprint=fingerprint,
@@ -155,7 +158,8 @@ class PeerService:
         async with self._call(peer, Kind.CATALOG, context) as call:
             request = await self._parse(peer_pb2.CatalogRequest, raw, call)
             fingerprint = request.fingerprint
-            log, answers = self._offers.log(fingerprint), self._offers.answers(fingerprint)
+            log = self._offers.log(fingerprint, request.unattested)
+            answers = self._offers.answers(fingerprint, request.unattested)
             if log is None or answers is None or fingerprint not in self._callers[peer].exported:
                 await call.refuse("a namespace that it may not import (catalog)")
             try:
@@ -163,6 +167,8 @@ class PeerService:
             except CatalogError as error:
                 await call.refuse(error.what, grpc.StatusCode.INVALID_ARGUMENT, Failure.PROTOCOL)
             await self._unless_silent(call)
+            change = self._choosy.discard if request.unattested else self._choosy.add
+            change((peer, fingerprint))
             now = time.monotonic()
             await call.shed_if(call.ticket.hold(GuardName.CATALOGS, 1, now, fingerprint))
             if after == log.position:
@@ -204,7 +210,7 @@ class PeerService:
                 kind=SpanKind.SERVER,
             ):
                 try:
-                    await self._serve(call, fingerprint, keys, sizes)
+                    await self._serve(call, fingerprint, keys, sizes, request.unattested)
                 except ShedError as error:
                     await call.shed(error.what, error.retry_after)
                 except UnwellError as error:
@@ -212,11 +218,18 @@ class PeerService:
                     await call.refuse(error.what, code, record=False)
 
     async def _serve(
-        self, call: Call, fingerprint: Fingerprint, keys: Sequence[str], sizes: Sequence[int]
+        self,
+        call: Call,
+        fingerprint: Fingerprint,
+        keys: Sequence[str],
+        sizes: Sequence[int],
+        unattested: bool,
     ) -> None:
         seconds = self._limits.pull_timeout_ms / 1000
         until = asyncio.get_running_loop().time() + seconds
-        blocks = self._blocks.serve(fingerprint, keys, sizes, call.guard, call.ticket, until)
+        blocks = self._blocks.serve(
+            fingerprint, keys, sizes, call.guard, call.ticket, until, unattested=unattested
+        )
         try:
             async with timeout_at(until), aclosing(blocks) as messages:
                 async for message in messages:

@@ -12,7 +12,7 @@ import logging
 import os
 import random
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import aclosing
 from functools import partial
 from itertools import islice
@@ -72,6 +72,7 @@ class Sessions:
         refusals: where statements that are not believed are written down.
         on_problem: told what an operator has to know.
         on_tick: called when there is a new statement of ours.
+        unattested: namespaces of which unattested blocks are taken.
     """
 
     def __init__(
@@ -85,6 +86,7 @@ class Sessions:
         refusals: RefusalLog,
         on_problem: Callable[[str], None],
         on_tick: Callable[[], None] = lambda: None,
+        unattested: Collection[bytes] = frozenset(),
     ) -> None:
         self.links: Mapping[str, PeerLink] = {link.name: link for link in links}
         self._gossip = gossip
@@ -95,6 +97,7 @@ class Sessions:
         self._refusals = refusals
         self._on_problem = on_problem
         self._on_tick = on_tick
+        self._unattested = frozenset(unattested)
         self._hurry = asyncio.Event()
         self._next_at = float("-inf")
         self._views: dict[tuple[str, bytes], CatalogView] = {}
@@ -354,7 +357,9 @@ class Sessions:
         self, link: PeerLink, fingerprint: bytes, view: CatalogView, share: int
     ) -> None:
         wait_ms = self._limits.catalog_wait_ms
-        request = peer_pb2.CatalogRequest(fingerprint=fingerprint, wait_ms=wait_ms)
+        request = peer_pb2.CatalogRequest(
+            fingerprint=fingerprint, wait_ms=wait_ms, unattested=fingerprint in self._unattested
+        )
         if view.position is not None:
             request.after.CopyFrom(position_to_wire(Position(*view.position)))
         assembler = Assembler(share, None if view.position is None else view.bits)

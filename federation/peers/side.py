@@ -101,6 +101,7 @@ def peer_side(
         refusals=refusals,
         on_problem=on_problem,
         on_tick=on_tick,
+        unattested=config.unattested,
     )
     return PeerSide(member, gossip, sessions, guards)
 

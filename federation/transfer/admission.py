@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 from opentelemetry.context import Context, get_current
 
 from federation.counters import counters
-from federation.identity import Fingerprint, stored_key
+from federation.keys.naming import Naming
 from federation.telemetry import SPAN_STORE_ADMIT, span
 from federation.transfer.staging import StagedBlock
 from local_group.journal import Entry, JournalError
@@ -58,11 +58,13 @@ class Admission:
         *,
         store: Writer,
         ledger: Ledger,
+        naming: Naming,
         queue_max: int,
         on_error: Callable[[str], None],
     ) -> None:
         self._store = store
         self._ledger = ledger
+        self._naming = naming
         self._on_error = on_error
         self._queue: asyncio.Queue[_Item] = asyncio.Queue(queue_max)
 
@@ -115,7 +117,7 @@ class Admission:
         with span(SPAN_STORE_ADMIT, {"moonmesh.blocks": len(batch)}, parent=batch[0].context):
             outcomes = await self._store.write(
                 [
-                    (stored_key(Fingerprint(b.fingerprint), b.key), memoryview(b.data))
+                    (self._naming.stored(b.fingerprint, b.key), memoryview(b.data))
                     for b, _, _ in batch
                 ],
                 PUT_SECONDS,

@@ -34,6 +34,8 @@ class Kind(enum.IntEnum):
     """`size` bytes of payload follow."""
     MISSING = 2
     """The owner does not hold this block now."""
+    UNATTESTED = 4
+    """As BLOCK, of a block whose writer's digest nobody knows: this one the sender made as it sent it."""
     END = 3
     """Nothing follows: the answer is complete. A stream that ends without it was cut."""
 
@@ -57,6 +59,8 @@ class Block:
     digest: bytes
     hops: int
     data: bytearray
+    attested: bool = True
+    """Whether the digest is its writer's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,13 +81,16 @@ class Encoder:
         self._room = message_bytes
         self._message = bytearray()
 
-    def block(self, index: int, digest: bytes, data: memoryview, hops: int = 0) -> Iterator[bytes]:
+    def block(
+        self, index: int, digest: bytes, data: memoryview, hops: int = 0, attested: bool = True
+    ) -> Iterator[bytes]:
         """Adds one block; yields each message that is full.
 
         The bytes are copied once, into the message: gRPC keeps a message until it is sent, while the
         buffer `data` is of a lease that ends sooner.
         """
-        self._message += _HEADER.pack(VERSION, Kind.BLOCK, hops, index, len(data), digest)
+        kind = Kind.BLOCK if attested else Kind.UNATTESTED
+        self._message += _HEADER.pack(VERSION, kind, hops, index, len(data), digest)
         start = 0
         while start < len(data):
             room = self._room - len(self._message)
@@ -196,7 +203,7 @@ class Decoder:
         self._last_index = index
         if kind == Kind.MISSING:
             return Missing(index)
-        if kind != Kind.BLOCK:
+        if kind not in (Kind.BLOCK, Kind.UNATTESTED):
             raise FrameError(f"a header of unknown kind {kind}")
         if not 0 < size <= self._max_sizes[index]:
             raise FrameError(
@@ -204,4 +211,4 @@ class Decoder:
             )
         if not self._reserve(size):
             raise NoRoomError
-        return Block(index, digest, hops, bytearray(size))
+        return Block(index, digest, hops, bytearray(size), kind == Kind.BLOCK)

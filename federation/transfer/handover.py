@@ -18,10 +18,11 @@ from pydantic import ValidationError
 from federation.config import Limits
 from federation.counters import counters
 from federation.identity import DIGEST_BYTES, Envelope, Fingerprint
+from federation.keys.namespace import Namespace
 from federation.telemetry import SPAN_GATEWAY_PULL, SpanKind, extract, span
+from federation.transfer.checks import RequestError, check_keys
 from federation.transfer.frames import Encoder
 from federation.transfer.puller import Puller
-from federation.transfer.server import RequestError, check_keys
 from local_group.journal import Entry, JournalError
 from local_group.ledger import Ledger, own
 from moonmesh.v1 import engine_pb2
@@ -42,8 +43,9 @@ class EngineService:
     """The methods that a gateway serves to the engines of its own group.
 
     Args:
-        namespaces: fingerprints in group.toml that some peer may export to us or import from us.
-        exported: those of them that some peer may import: only their blocks need to be attributed.
+        known: the namespaces of group.toml.
+        namespaces: fingerprints of those that some peer may export to us or import from us.
+        exported: those that some peer may import: only their blocks need to be attributed.
         touch: told which namespace engines use.
         on_error: told what went wrong, for the log and `status`.
     """
@@ -52,7 +54,7 @@ class EngineService:
         self,
         *,
         group: str,
-        known: Iterable[bytes],
+        known: Iterable[Namespace],
         namespaces: Iterable[bytes],
         exported: Iterable[bytes],
         ledger: Ledger,
@@ -62,7 +64,7 @@ class EngineService:
         on_error: Callable[[str], None],
     ) -> None:
         self._group = group
-        self._known = frozenset(known)
+        self._known = {each.fingerprint(): each.patterns for each in known}
         self._namespaces = frozenset(namespaces)
         self._exported = frozenset(exported)
         self._ledger = ledger
@@ -109,7 +111,14 @@ class EngineService:
                 message_bytes=limits.control_message_bytes_max,
             ),
         )
-        if fingerprint in self._namespaces:
+        patterns = [pattern.text for pattern in self._known.get(fingerprint, ())]
+        if sorted(patterns) != sorted(request.patterns):
+            # It would store blocks where the gateway does not look for them.
+            reply.reason = (
+                f"keys of this namespace are {_listed(patterns)} in group.toml, and "
+                f"{_listed(request.patterns)} at the engine: give it the same `keys`"
+            )
+        elif fingerprint in self._namespaces:
             reply.federated = True
             self._touch(fingerprint)
         elif fingerprint in self._known:
@@ -209,7 +218,7 @@ class EngineService:
     def _plausible(self, item: engine_pb2.Written) -> bool:
         return (
             len(item.key.encode()) <= self._limits.key_bytes_max
-            and (item.key or item.name)
+            and bool(item.key or item.name)
             and 0 < item.size <= self._limits.block_bytes_max
             and len(item.digest) == DIGEST_BYTES
         )
@@ -251,3 +260,7 @@ class EngineService:
         counters.add("moonmesh_refused_engine_requests_total")
         await context.abort(code, why)
         raise AssertionError("abort raises")
+
+
+def _listed(patterns: Iterable[str]) -> str:
+    return ", ".join(sorted(patterns)) or "none"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 from contextlib import aclosing
 from typing import Protocol
 
@@ -18,8 +18,8 @@ from federation.catalog.view import CatalogView
 from federation.config import Limits
 from federation.counters import Samples, counters
 from federation.errors import PeerError
-from federation.identity import block_digest, key_hash
-from federation.limits.errors import DigestError, ShedError
+from federation.identity import key_hash
+from federation.limits.errors import ShedError
 from federation.limits.guard import Guard
 from federation.limits.names import Failure, GuardName
 from federation.limits.ticket import Cost, Refusal, Ticket
@@ -27,9 +27,11 @@ from federation.request_limits import RequestLimits
 from federation.stopwatch import Stopwatch
 from federation.telemetry import SPAN_GATEWAY_LOCATE, SPAN_PEER_PULL, SPAN_TRANSFER_VERIFY, span
 from federation.transfer.ask import Ask, NobodyWaits, Wanted
-from federation.transfer.frames import HEADER_BYTES, Block, Decoder, FrameError, NoRoomError
+from federation.transfer.frames import HEADER_BYTES, Block, Decoder, NoRoomError
 from federation.transfer.staging import StagedBlock, Staging
 from federation.transfer.turns import Turns
+from federation.transfer.verify import verify
+from local_group.holdings import HOPS_MAX
 from moonmesh.v1 import peer_pb2
 
 __all__ = ["Ask", "Holder", "Puller", "Source"]
@@ -70,7 +72,9 @@ class Puller:
 
     Args:
         holders: usable peers with their views of a namespace, the preferred one first.
-        landed: told of each block once it is in staging.
+        landed: told of each block once it is in staging, with the borders of groups it has crossed:
+            `HOPS_MAX` for one that nobody attested, which is offered to nobody.
+        unattested: fingerprints of namespaces of which such blocks are taken.
     """
 
     def __init__(
@@ -80,8 +84,10 @@ class Puller:
         holders: Callable[[bytes], Sequence[Holder]],
         landed: Callable[[StagedBlock, int], None],
         limits: Limits,
+        unattested: Collection[bytes] = frozenset(),
     ) -> None:
         self._staging = staging
+        self._unattested = frozenset(unattested)
         self._holders = holders
         self._landed = landed
         self._limits = limits
@@ -301,6 +307,7 @@ class Puller:
             fingerprint=fingerprint,
             keys=[w.key for w in part],
             max_sizes=[w.max_size for w in part],
+            unattested=fingerprint in self._unattested,
         )
         try:
             with span(
@@ -319,13 +326,13 @@ class Puller:
                                 counters.add("moonmesh_pull_missing_total")
                                 continue
                             with verifying:
-                                block = self._verify(source, fingerprint, wanted, event, asked_at)
+                                block = self._land(source, fingerprint, wanted, event, asked_at)
                             arrived += 1
                             self.pull_ms.add(1000 * (loop.time() - began))
                             counters.add("moonmesh_peer_blocks_total")
                             counters.add("moonmesh_peer_bytes_total", len(block.data))
                             self._settle(fingerprint, wanted, block)
-                            self._landed(block, event.hops + 1)
+                            self._landed(block, event.hops + 1 if event.attested else HOPS_MAX)
                         now = loop.time()
                         told = arrived or missing or now - began >= owed
                         if told and self._abandoned(part, deadline, now):
@@ -348,25 +355,19 @@ class Puller:
         left = [wanted for wanted in part if not wanted.landed.done()]
         return now >= deadline or (bool(left) and not any(wanted.wanted(now) for wanted in left))
 
-    def _verify(
+    def _land(
         self, source: Source, fingerprint: bytes, wanted: Wanted, block: Block, asked_at: float
     ) -> StagedBlock:
         size = len(block.data)
         try:
-            if not source.guard.hops(block.hops, time.monotonic()):
-                raise FrameError(
-                    f"block {wanted.key!r} has crossed {block.hops + 1} borders of groups; at most "
-                    f"{self._limits.hop_limit} may be",
-                    where=source.name,
-                )
-            if block_digest(fingerprint, wanted.key, block.data) != block.digest:
-                counters.add("moonmesh_digest_mismatch_total")
-                if source.guard.on(GuardName.DIGEST):
-                    source.guard.refuse(GuardName.DIGEST, time.monotonic())
-                    raise DigestError(
-                        f"block {wanted.key!r} does not match its digest; nothing of it is kept",
-                        where=source.name,
-                    )
+            verify(
+                source,
+                fingerprint,
+                wanted.key,
+                block,
+                hop_limit=self._limits.hop_limit,
+                unattested=fingerprint in self._unattested,
+            )
         except PeerError:
             self._staging.release(size, source.name)
             raise

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from typing import NamedTuple, Protocol
 
 from federation.config import Limits
 from federation.counters import counters
 from federation.errors import PeerError
-from federation.identity import FINGERPRINT_BYTES, Fingerprint, block_digest, stored_key
+from federation.identity import Fingerprint, block_digest
+from federation.keys.naming import Naming
 from federation.limits.errors import ShedError
 from federation.limits.guard import BUSY_SECONDS, Guard
 from federation.limits.guards import Guards
@@ -30,7 +31,6 @@ from local_group.holdings import Held, Holdings
 from local_group.outcome import BOUNCE_EXCEEDED, QUEUE_FULL, Outcome
 from local_group.process_errors import AdminError
 from local_group.store import ReadBatch, Status
-from moonmesh.v1 import peer_pb2
 
 READ_SECONDS = 2.0
 """How long a window may take to be copied out of Mooncake before its blocks count as missing."""
@@ -38,16 +38,6 @@ UNWELL = "its Mooncake does not answer"
 """Said to the peer that asks."""
 WINDOW_BLOCKS = 256
 """Blocks copied in one call at most: what a check of the master costs, and one batch of a read."""
-
-
-class RequestError(PeerError):
-    """What a peer asks for is not what it may ask for. `refusal` says which rule."""
-
-    code = "MM305"
-
-    def __init__(self, what: str, *, refusal: str) -> None:
-        super().__init__(what)
-        self.refusal = refusal
 
 
 class UnwellError(PeerError):
@@ -76,45 +66,8 @@ class _Wanted(NamedTuple):
     key: str
     held: Held | None
     """None where the block is not offered, or is larger than the peer has room for."""
-
-
-def check_request(
-    request: peer_pb2.PullRequest, limits: Limits
-) -> tuple[Fingerprint, list[str], list[int]]:
-    """The request of a peer, checked against the limits; one size per key.
-
-    Raises:
-        RequestError: what does not fit.
-    """
-    return check_keys(
-        request.fingerprint, request.keys, request.max_sizes, limits.peer_request_keys_max, limits
-    )
-
-
-def check_keys(
-    fingerprint: bytes,
-    keys: Sequence[str],
-    max_sizes: Sequence[int],
-    keys_max: int,
-    limits: Limits,
-) -> tuple[Fingerprint, list[str], list[int]]:
-    """Keys and sizes of a request of anybody, checked before anything is done with them.
-
-    Raises:
-        RequestError: what does not fit.
-    """
-    if len(fingerprint) != FINGERPRINT_BYTES:
-        raise RequestError(f"a fingerprint of {len(fingerprint)} bytes", refusal="malformed")
-    if not 0 < len(keys) <= keys_max:
-        raise RequestError(f"{len(keys)} keys; between 1 and {keys_max} fit", refusal="too_many")
-    if any(not 0 < len(key.encode()) <= limits.key_bytes_max for key in keys):
-        raise RequestError(f"a key over {limits.key_bytes_max} bytes", refusal="key_too_long")
-    if len(max_sizes) not in (0, 1, len(keys)):
-        raise RequestError(f"{len(max_sizes)} sizes for {len(keys)} keys", refusal="malformed")
-    if not max_sizes:
-        return Fingerprint(fingerprint), list(keys), [limits.block_bytes_max] * len(keys)
-    sizes = [min(size, limits.block_bytes_max) for size in max_sizes]
-    return Fingerprint(fingerprint), list(keys), sizes * len(keys) if len(sizes) == 1 else sizes
+    size: int = 0
+    """Bytes, as reported or, of a block that nobody attested, as the master says."""
 
 
 class _Room:
@@ -171,7 +124,7 @@ def _shed(refusal: Refusal) -> ShedError:
 
 def _may_be(held: Held, size: int | None) -> bool:
     """Whether a block that Mooncake has with this size (None: unknown) can be what was written."""
-    return size is None or not held.attested or size == held.size or held.rival is not None
+    return size is None or size == held.size or held.rival is not None
 
 
 class BlockServer:
@@ -181,6 +134,7 @@ class BlockServer:
         store: reads with a deadline, into its own memory.
         master: the lease-free check, and how large the pool is.
         holdings: what this group may offer.
+        naming: under which keys Mooncake has it.
         gone: told of each block that Mooncake turned out not to have, or to have with other bytes (True).
         lost: called when those are most of what was looked for: a listing is due.
     """
@@ -191,6 +145,7 @@ class BlockServer:
         store: Reader,
         master: Checker,
         holdings: Holdings,
+        naming: Naming,
         limits: Limits,
         gone: Callable[[Fingerprint, str, Held, bool], None] = lambda *_: None,
         lost: Callable[[], None] = lambda: None,
@@ -198,6 +153,7 @@ class BlockServer:
         self._store = store
         self._master = master
         self._holdings = holdings
+        self._naming = naming
         self._limits = limits
         self._told_gone = gone
         self._pool = PoolSize(master)
@@ -220,10 +176,13 @@ class BlockServer:
         guard: Guard,
         ticket: Ticket,
         until: float,
+        *,
+        unattested: bool = False,
     ) -> AsyncGenerator[bytes, None]:
         """The messages of one answer, in the order of `keys`.
 
         Args:
+            unattested: the peer takes blocks whose writer's digest nobody knows.
             guard: of the peer that asks; with the `ticket` that it gave.
             until: when it is over, in loop time.
 
@@ -234,31 +193,58 @@ class BlockServer:
         self._pool.look()
         encoder = Encoder(self._limits.message_bytes)
         patience = self._limits.peer_window_wait_ms / 1000
-        for window in self._windows(fingerprint, keys, max_sizes):
-            room = _Room(self._turns, guard, ticket, until, patience)
-            async with aclosing(self._window(encoder, fingerprint, window, room)) as messages:
-                async for message in messages:
-                    yield message
+        async with aclosing(self._windows(fingerprint, keys, max_sizes, unattested)) as windows:
+            async for window in windows:
+                room = _Room(self._turns, guard, ticket, until, patience)
+                async with aclosing(self._window(encoder, fingerprint, window, room)) as messages:
+                    async for message in messages:
+                        yield message
         yield encoder.end()
 
-    def _windows(
-        self, fingerprint: Fingerprint, keys: Sequence[str], max_sizes: Sequence[int]
-    ) -> Iterator[list[_Wanted]]:
+    async def _windows(
+        self,
+        fingerprint: Fingerprint,
+        keys: Sequence[str],
+        max_sizes: Sequence[int],
+        unattested: bool,
+    ) -> AsyncGenerator[list[_Wanted], None]:
         """The request in slices that are copied out of Mooncake in one go."""
         window: list[_Wanted] = []
         room = self._limits.serve_window_bytes
         for index, key in enumerate(keys):
+            if index % WINDOW_BLOCKS == 0:
+                sizes = await self._sizes(fingerprint, keys[index : index + WINDOW_BLOCKS])
             held = self._holdings.exportable(fingerprint, key)
-            if held is not None and held.size > max_sizes[index]:
-                held = None
-            size = held.size if held is not None else 0
+            size = 0 if held is None else held.size or sizes.get(key, 0)
+            if held is not None and not (
+                0 < size <= max_sizes[index] and (unattested or held.attested)
+            ):
+                held, size = None, 0
             if window and (size > room or len(window) >= WINDOW_BLOCKS):
                 yield window
                 window, room = [], self._limits.serve_window_bytes
-            window.append(_Wanted(index, key, held))
+            window.append(_Wanted(index, key, held, size))
             room -= size
         if window:
             yield window
+
+    async def _sizes(self, fingerprint: Fingerprint, keys: Sequence[str]) -> dict[str, int]:
+        """Sizes of those that are offered and of which only Mooncake knows it."""
+        unknown = {
+            self._naming.stored(fingerprint, key): (key, held)
+            for key in keys
+            if (held := self._holdings.exportable(fingerprint, key)) is not None and not held.size
+        }
+        found = await self._ask(list(unknown)) if unknown else {}
+        sizes: dict[str, int] = {}
+        for name, (key, held) in unknown.items():
+            size = found.get(name)
+            if size:
+                sizes[key] = size
+            else:  # gone, or on disk alone, where the master does not tell
+                self._gone(fingerprint, key, held)
+        self._note_losses(len(sizes), len(unknown) - len(sizes))
+        return sizes
 
     async def _window(
         self,
@@ -273,7 +259,7 @@ class BlockServer:
         blocks: ReadBatch | None = None
         try:
             if here:
-                await room.take(sum(held.size for _, held in here))
+                await room.take(sum(wanted.size for wanted, _ in here))
                 blocks = await self._read(fingerprint, here)
             for wanted in window:
                 good = None
@@ -292,7 +278,11 @@ class BlockServer:
                 digest, data = good
                 counters.add("moonmesh_served_blocks_total")
                 counters.add("moonmesh_served_bytes_total", len(data))
-                for message in encoder.block(wanted.place, digest, data, wanted.held.hops):
+                held = wanted.held
+                counters.add("moonmesh_served_unattested_total", not held.attested)
+                for message in encoder.block(
+                    wanted.place, digest, data, held.hops, attested=held.attested
+                ):
                     yield message
         finally:
             if blocks is not None:
@@ -305,46 +295,62 @@ class BlockServer:
         self, fingerprint: Fingerprint, offered: Sequence[tuple[_Wanted, Held]]
     ) -> list[tuple[_Wanted, Held]]:
         """What Mooncake has of the window, asked without taking a lease."""
-        names = [stored_key(fingerprint, wanted.key) for wanted, _ in offered]
+        # What the master has just told the size of need not be asked for again.
+        asked = [
+            self._naming.stored(fingerprint, wanted.key) for wanted, held in offered if held.size
+        ]
+        sizes = await self._ask(asked) if asked else {}
+        present: list[tuple[_Wanted, Held]] = []
+        changed = 0
+        for wanted, held in offered:
+            name = self._naming.stored(fingerprint, wanted.key)
+            if not held.size or (name in sizes and _may_be(held, sizes[name])):
+                present.append((wanted, held))
+            else:
+                counters.add("moonmesh_serve_size_mismatch_total", name in sizes)
+                changed += name in sizes
+                self._gone(fingerprint, wanted.key, held, changed=name in sizes)
+        gone = len(offered) - len(present) - changed
+        self._note_losses(len(asked) - gone - changed, gone)
+        return present
+
+    async def _ask(self, names: Sequence[str]) -> Mapping[str, int | None]:
+        """Which of these Mooncake has, and of which size.
+
+        Raises:
+            UnwellError: the master does not answer: neither would a read. The peer looks elsewhere.
+        """
         with span(SPAN_SERVE_CHECK, {"moonmesh.keys": len(names)}) as here:
             try:
                 sizes = await self._master.query(names)
             except AdminError as error:
-                # The master does not answer: neither would a read. The peer looks elsewhere.
                 counters.add("moonmesh_serve_check_errors_total")
                 raise UnwellError(UNWELL) from error
             here.set_attribute("moonmesh.present", sum(name in sizes for name in names))
-        present: list[tuple[_Wanted, Held]] = []
-        for name, (wanted, held) in zip(names, offered, strict=True):
-            if name not in sizes:
-                self._gone(fingerprint, wanted.key, held)
-            elif _may_be(held, sizes[name]):
-                present.append((wanted, held))
-            else:
-                counters.add("moonmesh_serve_size_mismatch_total")
-                self._gone(fingerprint, wanted.key, held, changed=True)
-        if self._losses.note(len(present), len(offered) - len(present)):
+        return sizes
+
+    def _note_losses(self, present: int, gone: int) -> None:
+        if present + gone and self._losses.note(present, gone):
             self._lost()
-        return present
 
     async def _read(
         self, fingerprint: Fingerprint, here: Sequence[tuple[_Wanted, Held]]
     ) -> ReadBatch:
-        names = [stored_key(fingerprint, wanted.key) for wanted, _ in here]
+        names = [self._naming.stored(fingerprint, wanted.key) for wanted, _ in here]
         with span(SPAN_SERVE_READ, {"moonmesh.blocks": len(here)}):
-            return await self._store.read(names, [held.size for _, held in here], READ_SECONDS)
+            return await self._store.read(names, [wanted.size for wanted, _ in here], READ_SECONDS)
 
     def _good(
         self, fingerprint: Fingerprint, key: str, held: Held, blocks: ReadBatch, place: int
     ) -> tuple[bytes, memoryview] | None:
-        """Digest and bytes of a block, if they are what a writer said that it wrote."""
+        """Digest and bytes of a block, if they are what a writer said that it wrote, or nobody said."""
         outcome = blocks.outcomes[place]
         if outcome.status is Status.MISS:
             self._gone(fingerprint, key, held)
             return None
         data = blocks.view(place)
         digest = block_digest(fingerprint, key, data)
-        if digest not in (held.digest, held.rival):
+        if held.attested and digest not in (held.digest, held.rival):
             counters.add("moonmesh_serve_digest_mismatch_total")
             self._gone(fingerprint, key, held, changed=True)
             return None

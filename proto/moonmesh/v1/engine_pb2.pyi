@@ -19,10 +19,12 @@ BATCH: PullClass
 PREFETCH: PullClass
 
 class AttachRequest(_message.Message):
-    __slots__ = ("envelope_json",)
+    __slots__ = ("envelope_json", "patterns")
     ENVELOPE_JSON_FIELD_NUMBER: _ClassVar[int]
+    PATTERNS_FIELD_NUMBER: _ClassVar[int]
     envelope_json: str
-    def __init__(self, envelope_json: _Optional[str] = ...) -> None: ...
+    patterns: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, envelope_json: _Optional[str] = ..., patterns: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class AttachReply(_message.Message):
     __slots__ = ("group", "fingerprint", "federated", "reason", "limits")
@@ -53,16 +55,18 @@ class RequestLimits(_message.Message):
     def __init__(self, keys: _Optional[int] = ..., reports: _Optional[int] = ..., key_bytes: _Optional[int] = ..., block_bytes: _Optional[int] = ..., message_bytes: _Optional[int] = ...) -> None: ...
 
 class Written(_message.Message):
-    __slots__ = ("key", "size", "digest", "chain_position")
+    __slots__ = ("key", "size", "digest", "chain_position", "name")
     KEY_FIELD_NUMBER: _ClassVar[int]
     SIZE_FIELD_NUMBER: _ClassVar[int]
     DIGEST_FIELD_NUMBER: _ClassVar[int]
     CHAIN_POSITION_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
     key: str
     size: int
     digest: bytes
     chain_position: int
-    def __init__(self, key: _Optional[str] = ..., size: _Optional[int] = ..., digest: _Optional[bytes] = ..., chain_position: _Optional[int] = ...) -> None: ...
+    name: int
+    def __init__(self, key: _Optional[str] = ..., size: _Optional[int] = ..., digest: _Optional[bytes] = ..., chain_position: _Optional[int] = ..., name: _Optional[int] = ...) -> None: ...
 
 class ReportRequest(_message.Message):
     __slots__ = ("fingerprint", "written")
@@ -153,3 +157,13 @@ class ReleasePeerReply(_message.Message):
     reason: str
     peers: _containers.RepeatedScalarFieldContainer[str]
     def __init__(self, known: bool = ..., reason: _Optional[str] = ..., peers: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class NamespacesQuestion(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class NamespacesAnswer(_message.Message):
+    __slots__ = ("namespaces_json",)
+    NAMESPACES_JSON_FIELD_NUMBER: _ClassVar[int]
+    namespaces_json: str
+    def __init__(self, namespaces_json: _Optional[str] = ...) -> None: ...

@@ -152,14 +152,16 @@ class HelloReply(_message.Message):
     def __init__(self, statement: _Optional[_Union[SignedStatement, _Mapping]] = ..., positions: _Optional[_Iterable[_Union[NamespacePosition, _Mapping]]] = ..., silent: bool = ...) -> None: ...
 
 class CatalogRequest(_message.Message):
-    __slots__ = ("fingerprint", "after", "wait_ms")
+    __slots__ = ("fingerprint", "after", "wait_ms", "unattested")
     FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
     AFTER_FIELD_NUMBER: _ClassVar[int]
     WAIT_MS_FIELD_NUMBER: _ClassVar[int]
+    UNATTESTED_FIELD_NUMBER: _ClassVar[int]
     fingerprint: bytes
     after: Position
     wait_ms: int
-    def __init__(self, fingerprint: _Optional[bytes] = ..., after: _Optional[_Union[Position, _Mapping]] = ..., wait_ms: _Optional[int] = ...) -> None: ...
+    unattested: bool
+    def __init__(self, fingerprint: _Optional[bytes] = ..., after: _Optional[_Union[Position, _Mapping]] = ..., wait_ms: _Optional[int] = ..., unattested: bool = ...) -> None: ...
 
 class CatalogPage(_message.Message):
     __slots__ = ("position", "snapshot", "last", "form", "bits", "blocks", "removed", "added")
@@ -192,11 +194,39 @@ class Prints(_message.Message):
     def __init__(self, base: _Optional[int] = ..., width: _Optional[int] = ..., gaps: _Optional[bytes] = ...) -> None: ...
 
 class PullRequest(_message.Message):
-    __slots__ = ("fingerprint", "keys", "max_sizes")
+    __slots__ = ("fingerprint", "keys", "max_sizes", "unattested")
     FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
     KEYS_FIELD_NUMBER: _ClassVar[int]
     MAX_SIZES_FIELD_NUMBER: _ClassVar[int]
+    UNATTESTED_FIELD_NUMBER: _ClassVar[int]
     fingerprint: bytes
     keys: _containers.RepeatedScalarFieldContainer[str]
     max_sizes: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, fingerprint: _Optional[bytes] = ..., keys: _Optional[_Iterable[str]] = ..., max_sizes: _Optional[_Iterable[int]] = ...) -> None: ...
+    unattested: bool
+    def __init__(self, fingerprint: _Optional[bytes] = ..., keys: _Optional[_Iterable[str]] = ..., max_sizes: _Optional[_Iterable[int]] = ..., unattested: bool = ...) -> None: ...
+
+class NamespacesRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class NamespacesReply(_message.Message):
+    __slots__ = ("namespaces",)
+    NAMESPACES_FIELD_NUMBER: _ClassVar[int]
+    namespaces: _containers.RepeatedCompositeFieldContainer[ToldNamespace]
+    def __init__(self, namespaces: _Optional[_Iterable[_Union[ToldNamespace, _Mapping]]] = ...) -> None: ...
+
+class ToldNamespace(_message.Message):
+    __slots__ = ("name", "fingerprint", "envelope_json", "exported", "imported", "unattested")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
+    ENVELOPE_JSON_FIELD_NUMBER: _ClassVar[int]
+    EXPORTED_FIELD_NUMBER: _ClassVar[int]
+    IMPORTED_FIELD_NUMBER: _ClassVar[int]
+    UNATTESTED_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    fingerprint: bytes
+    envelope_json: str
+    exported: bool
+    imported: bool
+    unattested: bool
+    def __init__(self, name: _Optional[str] = ..., fingerprint: _Optional[bytes] = ..., envelope_json: _Optional[str] = ..., exported: bool = ..., imported: bool = ..., unattested: bool = ...) -> None: ...
