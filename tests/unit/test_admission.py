@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from federation.keys.naming import Naming
 from federation.transfer.admission import Admission
 from federation.transfer.staging import StagedBlock
 from local_group import ledger as ledger_module
@@ -51,7 +52,11 @@ class Setup:
         self.store = FakeStore(tmp_path, status)
         self.errors: list[str] = []
         self.admission = Admission(
-            store=self.store, ledger=self.ledger, queue_max=queue_max, on_error=self.errors.append
+            store=self.store,
+            ledger=self.ledger,
+            naming=Naming(()),
+            queue_max=queue_max,
+            on_error=self.errors.append,
         )
 
     async def __aenter__(self) -> Setup:
