@@ -66,6 +66,8 @@ class Listings:
         """What the last listing took, from the question to the last byte."""
         self.keys = 0
         """Keys in the last listing, of whatever namespace."""
+        self.unmatched = 0
+        """Keys in the newest listing that are of no namespace: they are offered to nobody."""
 
     async def restore(self) -> None:
         """Takes back what the last run knew, as far as Mooncake still has it."""
@@ -141,6 +143,8 @@ class Listings:
             self.seconds = time.monotonic() - began
         await asyncio.to_thread(listed.sort)  # without the interpreter's lock
         self.keys = listed.keys
+        self.unmatched = listed.unmatched
+        counters.add("moonmesh_listings_total")
         return listed
 
     async def _compare(self, listed: _Listed, began_at: float) -> None:
@@ -177,6 +181,7 @@ class _Listed:
         self._coming: dict[bytes, array[int]] = {}
         self._names: dict[bytes, Names] = {}
         self.keys = 0
+        self.unmatched = 0
 
     def take(self, lines: list[bytes]) -> None:
         """The next keys."""
@@ -188,6 +193,8 @@ class _Listed:
                 if names is None:
                     names = self._coming.setdefault(bytes(block[0]), array("Q"))
                 names.append(name_of(*block))
+            else:
+                self.unmatched += bool(line)
 
     def sort(self) -> None:
         """All keys are here."""

@@ -39,8 +39,9 @@ COMPARED_AT_ONCE = 8192
 BLOCK_BYTES_MAX = (1 << 32) - 1
 
 _RECORD = struct.Struct("<16sIHI")  # digest, size, number of the source, since
-_TICKS = 1024
-"""Of `since`, in a second. A record has the last 32 bits: 48 days. An older block seems younger by that."""
+_TICKS = 16_384
+"""Of `since`, in a second. A record has the last 32 bits: three days. An older block seems younger by
+a multiple of that, and so may outlive one listing, once."""
 
 
 class Held(NamedTuple):

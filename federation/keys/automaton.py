@@ -80,8 +80,8 @@ def common_key(one: Automaton, other: Automaton) -> str | None:
         if here == (one.end, other.end):
             chars = []
             while here != start:
-                here, char = came[here]
-                chars.append(char)
+                here, read = came[here]
+                chars.append(read)
             return "".join(reversed(chars))
         for left, to_left in one.edges[here[0]]:
             for right, to_right in other.edges[here[1]]:

@@ -25,7 +25,19 @@ DIGEST = b"d" * 16
 KEYS = {
     name_of(fingerprint, key): key
     for fingerprint in (FP, PULLED)
-    for key in ["a", "b", "k", "before", "plain", "gone", "new", "own", "doubtful", "later", "pulled"]
+    for key in [
+        "a",
+        "b",
+        "k",
+        "before",
+        "plain",
+        "gone",
+        "new",
+        "own",
+        "doubtful",
+        "later",
+        "pulled",
+    ]
 }
 
 

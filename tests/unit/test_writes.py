@@ -45,7 +45,7 @@ class Bench:
         self.now = 100.0
         self.native = Shadowing()
         self.client = StoreClient(self.native, LIMITS, lambda: self.now)
-        self.writes = Writes(self.client, None, Fingerprint(bytes(16)), "")
+        self.writes = Writes(self.client, None, Fingerprint(bytes(16)), str)
 
     def put(self, *keys: str, until: Deadline | None = None) -> list[int]:
         memory = Memory(len(keys), SIZE)
