@@ -84,7 +84,7 @@ def test_a_replay_in_all_modes(place: Path, tmp_path: Path) -> None:
         "isolated_hit_rate", "one_pool_hit_rate", "one_pool_lru_hit_rate", "ratio_to_one_pool",
         "wrong_bytes", "deadline_overruns", "deadline_overruns_raw", "worst_overrun_ms",
         "worst_overrun_raw_ms", "peer_bytes", "metadata_bytes", "view_age_requests",
-        "pull_ms_p50", "pull_ms_p99",
+        "pull_ms_p50", "pull_ms_p99", "stale_misses", "wasted_pulls", "wasted_share", "metadata_share",
     }  # fmt: skip
     assert found["requests"] == 180
     assert found["local_hits"] + found["peer_hits"] + found["misses"] == found["blocks"]
@@ -95,7 +95,7 @@ def test_a_replay_in_all_modes(place: Path, tmp_path: Path) -> None:
     # Real Mooncake with room for all must do what plain arithmetic says, within what is in flight.
     assert found["one_pool_hit_rate"] == pytest.approx(found["one_pool_lru_hit_rate"], rel=0.05)
     assert {t["name"] for t in report["targets"]} == {
-        "wrong_bytes", "deadline_overruns", "ratio_to_one_pool",
+        "wrong_bytes", "deadline_overruns", "ratio_to_one_pool", "wasted_share", "metadata_share",
     }  # fmt: skip
     assert "federated: 180 requests" in result.stderr
     assert report["interrupted"] is False
