@@ -101,6 +101,22 @@ def test_a_replay_in_all_modes(place: Path, tmp_path: Path) -> None:
     assert report["interrupted"] is False
 
 
+def test_local_calls_are_measured_against_plain_mooncake(place: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.json"
+    result = subprocess.run(
+        command("bench", "local", "--rounds", "12", "--exists-keys", "300", "--json", str(out)),
+        env=environment(), capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert result.returncode == 0, result.stdout + result.stderr
+    report, found = figures_of(out)
+    for call in ("get", "put", "exists"):
+        times = found[call]
+        assert times["rounds"] == 12
+        assert 0 < times["plain_ms_p50"] <= times["plain_ms_p99"]
+        assert 0 < times["federated_ms_p50"] <= times["federated_ms_p99"]
+    assert len(report["targets"]) == 4
+
+
 def test_interrupted_it_takes_all_down_and_prints_what_it_has(place: Path, tmp_path: Path) -> None:
     sign = signal.SIGTERM  # the others end a session alike: see tests/unit/test_bench_session.py
     out, log = tmp_path / "out.json", tmp_path / "log"
