@@ -83,7 +83,7 @@ class Serving:
             blocks_max=config.limits.holdings_blocks,
             hop_limit=config.limits.hop_limit,
             on_change=self._offers.take,
-            unattested=config.unattested,
+            unattested_ok=config.unattested.__contains__,
         )
 
     async def run(self, end: socket.socket, stop: asyncio.Event) -> None:

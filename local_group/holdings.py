@@ -361,12 +361,13 @@ class Holdings:
             self._rivals.pop((fingerprint, name), None)
         self._unattested += known.attested - held.attested
         before, after = self._offered(fingerprint, known), self._offered(fingerprint, held)
+        change = Change(fingerprint, name, after, (held if after else known).attested)
         if before and after:
-            self._on_amended(Change(fingerprint, name, added=True))
+            self._on_amended(change)
         elif before or after:
-            self._on_change(Change(fingerprint, name, added=after))
+            self._on_change(change)
         else:
-            self._on_hidden(Change(fingerprint, name, added=True))
+            self._on_hidden(change._replace(added=True))
         return True
 
     def _offered(self, fingerprint: bytes, held: Held) -> bool:

@@ -69,9 +69,13 @@ class Automaton:
             self.edges[state].append((chars, self.end))
 
 
-def common_key(one: Automaton, other: Automaton) -> str | None:
-    """A shortest key that both match; None if there is none."""
-    start = (0, 0)
+def common_key(one: Automaton, other: Automaton, head: str = "") -> str | None:
+    """A shortest key that both match; None if there is none.
+
+    Args:
+        head: text that both begin with: it need not be walked.
+    """
+    start = (len(head), len(head))
     came: dict[tuple[int, int], tuple[tuple[int, int], str]] = {}
     waiting = deque([start])
     seen = {start}
@@ -82,7 +86,7 @@ def common_key(one: Automaton, other: Automaton) -> str | None:
             while here != start:
                 here, read = came[here]
                 chars.append(read)
-            return "".join(reversed(chars))
+            return head + "".join(reversed(chars))
         for left, to_left in one.edges[here[0]]:
             for right, to_right in other.edges[here[1]]:
                 there = (to_left, to_right)

@@ -200,7 +200,7 @@ class Replica:
         blocks_max: `holdings_blocks`.
         hop_limit: `hop_limit`.
         on_change: told of each block that is offered, when it comes and when it goes.
-        unattested: namespaces of which unattested blocks are offered.
+        unattested_ok: as in `Holdings`.
     """
 
     def __init__(
@@ -209,14 +209,14 @@ class Replica:
         blocks_max: int,
         hop_limit: int,
         on_change: Callable[[Change], None],
-        unattested: Collection[bytes] = frozenset(),
+        unattested_ok: Callable[[bytes], bool] = lambda _: False,
     ) -> None:
         self._blocks_max = blocks_max
         self.holdings = Holdings(
             blocks_max=blocks_max,
             hop_limit=hop_limit,
             on_change=on_change,
-            unattested_ok=frozenset(unattested).__contains__,
+            unattested_ok=unattested_ok,
         )
         """What is offered; others only take away from it."""
         self._unnamed: Unnamed | None = None

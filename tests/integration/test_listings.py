@@ -1,4 +1,4 @@
-"""What a real Mooncake lists: blocks are found, lost and replaced, and the holdings follow within one listing."""
+"""What a real Mooncake lists: blocks come, go and are replaced, and the holdings follow in one listing."""
 
 from __future__ import annotations
 

@@ -227,3 +227,21 @@ def rows(pair: Federation, group: str) -> dict[str, dict[str, Any]]:
     (peer,) = json.loads(done.stdout)["peers"]
     assert peer["problem"] == ""
     return {row["namespace"]: row for row in peer["namespaces"]}
+
+
+def test_a_prefetch_brings_what_plain_engines_find(
+    pair: Federation, plain: dict[str, Plain]
+) -> None:
+    keys = [f"prod_m-7b_{n:064x}__k" for n in range(500, 520)]
+    plain["east"].put(keys)
+    run = ("prefetch", "--namespace", "mla", "-c", pair.groups["west"].path)
+    done = moonmesh(*run, "--seconds", "20", *keys)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "20 of 20 blocks are here; 20 were brought" in done.stdout
+    assert plain["west"].right(keys)
+    done = moonmesh(*run, "--seconds", "1", *keys, f"prod_m-7b_{999:064x}__k")
+    assert done.returncode == 1
+    assert "20 of 21 blocks are here; 0 were brought" in done.stdout
+    done = moonmesh("prefetch", "-c", pair.groups["west"].path, *keys)
+    assert done.returncode == 2
+    assert "which namespace are the keys of?" in done.stderr

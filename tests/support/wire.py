@@ -98,7 +98,9 @@ class Hearing:
 class East:
     """A gateway's peer side, for `west` and `north`."""
 
-    def __init__(self, made: Made, pool: int = 1 << 40, **limits: Any) -> None:
+    def __init__(
+        self, made: Made, pool: int = 1 << 40, *, unattested: bool = False, **limits: Any
+    ) -> None:
         self.limits = Limits(**limits)
         self.told = peer_pb2.NamespacesReply()
         self.guards = Guards(self.limits, ["west", "north"], random.Random(1))
@@ -108,13 +110,13 @@ class East:
             blocks_max=10_000,
             hop_limit=1,
             on_change=self.offer,
-            unattested_ok=lambda fingerprint: True,
+            unattested_ok=lambda fingerprint: unattested,
         )
         self.offers = Offers(
             log_id=b"l" * 16,
             entries_max=1024,
             namespaces=[FP],
-            unattested=[FP],
+            unattested=[FP] if unattested else [],
             changed=lambda fp: None,
         )
         peering = made.peering("east", "west", "north")

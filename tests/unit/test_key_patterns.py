@@ -9,7 +9,7 @@ import pytest
 
 from federation.errors import ConfigError
 from federation.identity import Envelope, stored_key
-from federation.keys.namespace import KEYS_MAX, Namespace, overlaps
+from federation.keys.namespace import KEYS_MAX, PATTERNS_MAX, Namespace, overlaps
 from federation.keys.naming import Naming
 from federation.keys.pattern import FIELDS_MAX, HEX_MAX, PATTERN_CHARS_MAX, WORDS_MAX
 
@@ -221,3 +221,20 @@ def test_what_is_stored_under_a_key_is_known_from_it() -> None:
     # From before the namespace had the pattern: nobody looks for it there.
     assert naming.classify(stored_key(one, "x/ab")) is None
     assert Naming([other]).classify("x/ab") is None
+
+
+def test_as_many_patterns_as_there_may_be_are_held_against_each_other_in_good_time() -> None:
+    head = "m" * 200  # all of them begin alike: the slowest to tell apart
+    spaces = {
+        f"n{n}": namespace(
+            *(f"{{model}}/{{hex}}.{KEYS_MAX * n + m}" for m in range(KEYS_MAX)),
+            model=head,
+            revision=f"r{n}",
+        )
+        for n in range(PATTERNS_MAX // KEYS_MAX)
+    }
+    began = time.process_time()
+    assert overlaps(spaces) == ""
+    assert time.process_time() - began < 10
+    more = overlaps({**spaces, "more": namespace("x{hex}", revision="more")})
+    assert more == f"{PATTERNS_MAX + 1} key patterns are more than {PATTERNS_MAX}"

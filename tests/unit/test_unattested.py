@@ -29,7 +29,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
 
 
 def east_with(made: Made, attested: str, found: str) -> East:
-    east = East(made)
+    east = East(made, unattested=True)
     east.memory.size = SIZE
     for key in attested:
         digest = block_digest(FP, key, memoryview(DATA)[:SIZE])
@@ -83,7 +83,6 @@ async def test_who_takes_no_such_blocks_is_sent_none(made: Made) -> None:
 
 async def test_where_the_namespace_allows_none_nobody_is_sent_any(made: Made) -> None:
     east = East(made)
-    east.holdings._unattested_ok = lambda fingerprint: False
     assert east.holdings.find(FP, "b", OWN, 0.0)
     assert await asked(made, east, "b", unattested=True) == [Missing(0)]
     assert east.memory.reads == 0
