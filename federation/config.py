@@ -28,7 +28,7 @@ from local_group.config import (
     read_toml,
     resolve_path,
 )
-from local_group.fields import is_loopback
+from local_group.fields import check_address, is_loopback
 
 __all__ = ["GatewayConfig", "GroupFile", "Limits", "load_group"]
 
@@ -58,6 +58,15 @@ class GatewayConfig(BaseModel):
     group has places on several hosts, all of them need it."""
     peering: Annotated[Path, BeforeValidator(resolve_path)] | None = None
     """The group's `peering.toml`, relative to this file; without it the group runs alone."""
+    kv_events: str = ""
+    """`host:port` at which the master publishes KV events (its `--kv_events_bind_endpoint`), if it is built with
+    them: what engines put without `FederatedStore`, and what is evicted, is known at once then, not with the next
+    key listing. The master that `moonmesh up` starts has none. Needs the extra `events`."""
+
+    @field_validator("kv_events")
+    @classmethod
+    def _good_events(cls, value: str) -> str:
+        return check_address(value, "of the master's --kv_events_bind_endpoint") if value else ""
 
     @field_validator("listen")
     @classmethod

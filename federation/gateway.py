@@ -17,6 +17,7 @@ from federation.endpoints import Endpoints
 from federation.following.follower import Follower
 from federation.following.leader import GroupService
 from federation.following.outgoing import Outgoing
+from federation.kv_events import KvEvents
 from federation.leading import Leading
 from federation.limits.guards import make_guards
 from federation.listings import Listings
@@ -147,6 +148,9 @@ class Gateway:
             namespaces=self._exported,
             classify=naming.classify,
         )
+        events = KvEvents.of(
+            config, self._exported, ledger, admin, rescan=self._lost.set, on_problem=self._problem
+        )
         inner = self._inner_credentials("server")
         if member:
             self._follower = self._make_follower(ledger, listings)
@@ -221,6 +225,8 @@ class Gateway:
             self._start(admission.run())
             self._start(self._housekeeping(staging, store))
             self._start(listings.run(self._lost))
+            if events:
+                self._start(events.run())
             if serving and peers:
                 if not await unless(stop, serving.listening()):
                     return

@@ -114,6 +114,11 @@ class AdminClient:
             answer.update(_parse_query(await self._json(_query_path(batch)), batch, self.url))
         return answer
 
+    async def kv_events(self) -> bool:
+        """Whether the master publishes KV events: a build without them says no, whatever its flags."""
+        answer = await self._json("/kv_events/status", also=(404,))
+        return bool(answer.get("enabled")) if isinstance(answer, dict) else False
+
     async def list_keys(
         self, take: Callable[[list[bytes]], None], max_bytes: int = LISTING_BYTES_MAX
     ) -> int:

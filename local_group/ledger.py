@@ -170,9 +170,17 @@ class Ledger:
             JournalError: if the disk refuses.
         """
         entries, self._withheld = [*doubtful, *self._withheld], []
-        for start in range(0, len(entries), APPEND_BLOCKS):
-            await self._append(entries[start : start + APPEND_BLOCKS], durable=True)
+        await self.record(entries)
         self._doubt = False
+
+    async def record(self, doubtful: Sequence[Entry]) -> None:
+        """What `find` gave, where no listing has been gone through.
+
+        Raises:
+            JournalError: if the disk refuses.
+        """
+        for start in range(0, len(doubtful), APPEND_BLOCKS):
+            await self._append(doubtful[start : start + APPEND_BLOCKS], durable=True)
 
     def withhold(self, fingerprint: bytes, name: int) -> None:
         """The bytes of a block are not those that were written first: it is offered to nobody. That is
