@@ -59,9 +59,9 @@ class GatewayConfig(BaseModel):
     peering: Annotated[Path, BeforeValidator(resolve_path)] | None = None
     """The group's `peering.toml`, relative to this file; without it the group runs alone."""
     kv_events: str = ""
-    """`host:port` at which the master publishes KV events (its `--kv_events_bind_endpoint`), if it is built with
-    them: what engines put without `FederatedStore`, and what is evicted, is known at once then, not with the next
-    key listing. The master that `moonmesh up` starts has none. Needs the extra `events`."""
+    """`host:port` at which the master publishes KV events (its `--kv_events_bind_endpoint`), if it is built
+    with them: what engines put without `FederatedStore`, and what is evicted, is known at once then, not with
+    the next key listing. The master that `moonmesh up` starts has none. Needs the extra `events`."""
 
     @field_validator("kv_events")
     @classmethod

@@ -38,7 +38,7 @@ MESSAGES_WAITING = 1000
 class KvEventsError(MoonmeshError):
     """KV events are configured, and cannot be followed."""
 
-    code = "MM316"
+    code = "MM215"
 
 
 class KvEvents:

@@ -28,7 +28,7 @@ Classify: TypeAlias = Callable[[str], "tuple[bytes, str] | None"]
 """The namespace (its fingerprint) and the key of what is stored under a key; None for what is in none."""
 Named: TypeAlias = tuple[bytes, int]
 
-FOUND_AT_ONCE = 512
+FOUND_AT_ONCE = 256
 """Blocks that a listing finds and that are taken in one go: a ms or two."""
 DUTY = 20
 """A listing is made at most in one of so many parts of the time: a master of a million keys is slower for

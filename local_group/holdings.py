@@ -16,7 +16,7 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from local_group.names import NAME_MAX, Names, name_of
+from local_group.names import NAME_MAX, Names, among, name_of
 from local_group.sources import Source, Sources
 from local_group.table import Table
 
@@ -36,6 +36,8 @@ RIVALS_MAX = 65_536
 """Blocks of which two digests are known; of one more, the first of them is withdrawn."""
 COMPARED_AT_ONCE = 8192
 """Blocks of a listing that are compared with what is held in one go: a ms."""
+WITHDRAWN_AT_ONCE = 256
+"""Blocks that a listing lacks and that are withdrawn in one go: a ms or two."""
 BLOCK_BYTES_MAX = (1 << 32) - 1
 
 _RECORD = struct.Struct("<16sIHI")  # digest, size, number of the source, since
@@ -307,12 +309,15 @@ class Holdings:
             if table is not None:
                 held, last = table.between(first, last, COMPARED_AT_ONCE)
             there = listed[at : int(np.searchsorted(listed, np.uint64(last), side="right"))]
-            gone = 0
-            for name in held[~_among(held, there)].tolist():
-                known = self.get(fingerprint, name)
-                if known is not None and known.since < began_at:
-                    gone += self.withdraw(fingerprint, name)
-            yield gone, there[~_among(there, held)]
+            lacking = held[~among(held, there)].tolist()
+            for start in range(0, len(lacking), WITHDRAWN_AT_ONCE):
+                gone = 0
+                for name in lacking[start : start + WITHDRAWN_AT_ONCE]:
+                    known = self.get(fingerprint, name)
+                    if known is not None and known.since < began_at:
+                        gone += self.withdraw(fingerprint, name)
+                yield gone, there[:0]
+            yield 0, there[~among(there, held)]
             first = last + 1
 
     # Parts
@@ -381,15 +386,6 @@ class Holdings:
 
 def _name(fingerprint: bytes, block: Block) -> int:
     return block if isinstance(block, int) else name_of(fingerprint, block)
-
-
-def _among(names: Names, others: Names) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """Which of `names` are in `others`, which are in ascending order."""
-    if not len(others):
-        return np.zeros(len(names), dtype=np.bool_)
-    at = np.searchsorted(others, names)
-    found: np.ndarray[tuple[int], np.dtype[np.bool_]] = others.take(at, mode="clip") == names
-    return found
 
 
 def _unattested(origin: str, now: float) -> Held:

@@ -20,3 +20,12 @@ Names: TypeAlias = npt.NDArray[np.uint64]
 def name_of(fingerprint: bytes, key: str) -> int:
     """xxh3-64 of a key within its namespace. (What no text can be is taken as the bytes that it was.)"""
     return xxhash.xxh3_64_intdigest(fingerprint + key.encode(errors="surrogateescape"))
+
+
+def among(names: Names, others: Names) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    """Which of `names` are in `others`, which are in ascending order."""
+    if not len(others):
+        return np.zeros(len(names), dtype=np.bool_)
+    at = np.searchsorted(others, names)
+    found: np.ndarray[tuple[int], np.dtype[np.bool_]] = others.take(at, mode="clip") == names
+    return found

@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 from federation.identity import Fingerprint
-from federation.limits_config import SERVING_BYTES_PER_BLOCK, SERVING_KEY_BYTES
+from federation.limits_config import SERVING_BYTES_PER_BLOCK
 from federation.serving import RESERVED_BYTES
 from federation.transfer.losses import LOST_BLOCKS_MIN
 from moonmesh.v1 import engine_pb2
@@ -239,7 +239,7 @@ def tight(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
         "bounce_bytes": "16 MiB",
         "block_bytes_max": "1 MiB",
         "staging_bytes": "16 MiB",
-        "holdings_blocks": 125_000,
+        "holdings_blocks": 200_000,
         "listing_interval_ms": 600_000,
         "control_message_bytes_max": "8 MiB",
     }
@@ -265,31 +265,31 @@ def test_strangers_who_only_connect_take_no_more_than_its_descriptors(tight: Fed
     wait_for(lambda: read(west, ["during"]) != ["miss"], 20, "pulls, after they are gone")
 
 
-def test_the_longest_keys_do_not_break_its_memory_limit(tight: Federation) -> None:
-    """120,000 blocks with keys of 1,000 bytes, where 125,000 of 100 were reckoned with."""
+def test_all_blocks_that_are_tracked_fit_whatever_their_keys(tight: Federation) -> None:
     config = tight.groups["east"].config
     before = serving(tight, "east")
+    room = config.limits.holdings_blocks
     with grpc.insecure_channel(f"unix:{config.gateway_socket}") as channel:
-        _report_nothing(channel, FINGERPRINT, 120_000)
-    room = config.limits.holdings_blocks * SERVING_BYTES_PER_BLOCK
-    fit = room // (SERVING_BYTES_PER_BLOCK + 1000 - SERVING_KEY_BYTES)
+        _report_nothing(channel, FINGERPRINT, room + 1000)
     wait_for(
-        lambda: tight.counter("east", "moonmesh_serving_left_out_total") > 60_000,
-        30,
-        f"what does not fit to be left out: {serving(tight, 'east')}",
+        lambda: serving(tight, "east").get("blocks") == room,
+        60,
+        f"all to be offered: {serving(tight, 'east')}",
     )
     now = serving(tight, "east")
     assert now["pid"] == before["pid"], now
-    assert fit <= now["blocks"] <= fit + 2, "and the short ones of before"
+    assert tight.status("east")["holdings"]["refused"] >= 1000
     assert now["rss_bytes"] < config.limits.serving_memory
-    print(f"{before['rss_bytes'] >> 20} MiB, then {now['rss_bytes'] >> 20} MiB")
+    each = (now["rss_bytes"] - before["rss_bytes"]) / (room - before["blocks"])
+    print(f"{before['rss_bytes'] >> 20} MiB, then {now['rss_bytes'] >> 20} MiB: {each:.0f} a block")
+    assert each < SERVING_BYTES_PER_BLOCK
     # A listing takes them away, at once since a serve finds that they are lost; then there is room again.
     east, west = tight.store("east"), tight.store("west", deadline_ms=3000)
     lost = [f"{i:01000d}" for i in range(LOST_BLOCKS_MIN)]
 
     def listed() -> bool:
         read(west, lost)
-        return bool(serving(tight, "east").get("blocks", fit) < 100)
+        return bool(serving(tight, "east").get("blocks", room) < 100)
 
     wait_for(listed, 60, "a listing")
     write(east, ["after"])
