@@ -31,8 +31,10 @@ Named: TypeAlias = tuple[bytes, int]
 FOUND_AT_ONCE = 256
 """Blocks that a listing finds and that are taken in one go: a ms or two."""
 DUTY = 20
-"""A listing is made at most in one of so many parts of the time: a master of a million keys is slower for
+"""Listings are made in one of so many parts of the time at most: a master of a million keys is slower for
 others while it makes one."""
+LOST_DUTY = 4
+"""The same while serves show that much is lost, and peers should be told."""
 
 
 class Listings:
@@ -130,17 +132,15 @@ class Listings:
 
     def pauses(self) -> tuple[float, float]:
         """Seconds until the next listing: at least, and at most."""
-        paced = self.seconds * (DUTY - 1)
-        interval = max(self._limits.listing_interval_ms / 1000, paced)
-        return max(paced, min(interval, self._limits.listing_soonest_ms / 1000)), interval
+        interval = max(self._limits.listing_interval_ms / 1000, self.seconds * (DUTY - 1))
+        soonest = max(self._limits.listing_soonest_ms / 1000, self.seconds * (LOST_DUTY - 1))
+        return min(interval, soonest), interval
 
     async def _list(self) -> _Listed:
         listed = _Listed(self._classify)
         began = time.monotonic()
-        try:
-            await self._admin.list_keys(listed.take, self._limits.listing_bytes_max)
-        finally:
-            self.seconds = time.monotonic() - began
+        await self._admin.list_keys(listed.take, self._limits.listing_bytes_max)
+        self.seconds = time.monotonic() - began
         await asyncio.to_thread(listed.sort)  # without the interpreter's lock
         self.keys = listed.keys
         self.unmatched = listed.unmatched

@@ -22,8 +22,8 @@ APPEND_BLOCKS = 4096
 RESTORED_AT_ONCE = 1024
 """Blocks of the journal that are taken in one go at start."""
 FOREIGN_MAX = 262_144
-"""Pulled blocks that are remembered at least, although they are not (or no longer) in Mooncake; twice as
-many at most."""
+"""Pulled blocks that are remembered at most, although they are not (or no longer) in Mooncake; half as many
+at least."""
 
 
 class Ledger:
@@ -56,7 +56,7 @@ class Ledger:
         self._alone = alone
         self._withheld: list[Entry] = []  # not recorded yet; each is held
         self._doubt = False  # until all is found that was here when the journal was lost
-        self._foreign = Foreign(FOREIGN_MAX)
+        self._foreign = Foreign(FOREIGN_MAX // 2)
         self._disk = asyncio.Lock()
         self._rewritten_at = float("-inf")
 

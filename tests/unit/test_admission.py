@@ -160,7 +160,7 @@ async def test_other_bytes_under_the_key_of_a_pulled_block_are_our_own(tmp_path:
 async def test_at_the_limit_the_oldest_pulled_blocks_are_forgotten(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ledger_module, "FOREIGN_MAX", 2)
+    monkeypatch.setattr(ledger_module, "FOREIGN_MAX", 4)
     async with Setup(tmp_path) as setup:
         setup.task.cancel()
         for key in "abcde":

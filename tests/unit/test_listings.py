@@ -10,7 +10,7 @@ import pytest
 
 from federation.config import Limits
 from federation.identity import Fingerprint, read_stored_key, stored_key
-from federation.listings import Listings
+from federation.listings import DUTY, LOST_DUTY, Listings
 from local_group.holdings import CHANGED, HOPS_MAX, OWN, UNKNOWN, Change, Holdings
 from local_group.journal import FILE_NAME, Entry, Journal
 from local_group.ledger import Ledger, own
@@ -232,3 +232,18 @@ async def test_a_block_whose_bytes_were_replaced_stays_one_after_a_restart(
     master.evict("k")
     assert await again.list() == {}
     await again.ledger.close()
+
+
+async def test_listings_are_paced_by_what_they_take(tmp_path: Path, master: Master) -> None:
+    run = await start(tmp_path, master)
+    limits = Limits()
+    usual = limits.listing_soonest_ms / 1000, limits.listing_interval_ms / 1000
+    run.listings.seconds = 0.01
+    assert run.listings.pauses() == usual
+    run.listings.seconds = 10.0
+    assert run.listings.pauses() == (10.0 * (LOST_DUTY - 1), 10.0 * (DUTY - 1))
+    master.error = AdminError("too long")
+    run.listings.seconds = 0.0
+    await run.listings.correct()
+    assert run.listings.pauses() == usual, "one that failed says nothing of the next"
+    await run.ledger.close()
