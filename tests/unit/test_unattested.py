@@ -184,3 +184,14 @@ async def test_one_is_pulled_where_that_is_allowed_and_is_never_offered_onward(
     assert landed == ([("k0", HOPS_MAX)] if allowed else [])
     ask.leave()
     await puller.close()
+
+
+async def test_one_above_the_largest_block_is_not_offered_any_more(made: Made) -> None:
+    east = East(made, unattested=True, block_bytes_max=1 << 20)
+    for size, key, held in [(1 << 20, "a", True), ((1 << 20) + 1, "b", False)]:
+        east.memory.size = size
+        assert east.holdings.find(FP, key, OWN, 0.0)
+        assert [type(e) for e in await asked(made, east, key, unattested=True)] == [
+            Block if held else Missing
+        ]
+        assert (east.holdings.get(FP, key) is not None) == held
