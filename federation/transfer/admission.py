@@ -18,6 +18,7 @@ from federation.telemetry import SPAN_STORE_ADMIT, span
 from federation.transfer.staging import StagedBlock
 from local_group.journal import Entry, JournalError
 from local_group.ledger import Ledger
+from local_group.names import name_of
 from local_group.store import Outcome, Status
 
 BATCH_BLOCKS = 256
@@ -130,4 +131,5 @@ class Admission:
 
 
 def _entry(b: StagedBlock, hops: int) -> Entry:
-    return Entry(b.fingerprint, b.key, len(b.data), b.digest, b.origin, b.epoch, hops)
+    name = name_of(b.fingerprint, b.key)
+    return Entry(b.fingerprint, name, len(b.data), b.digest, b.origin, b.epoch, hops)
