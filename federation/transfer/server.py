@@ -238,11 +238,13 @@ class BlockServer:
         found = await self._ask(list(unknown)) if unknown else {}
         sizes: dict[str, int] = {}
         for name, (key, held) in unknown.items():
-            size = found.get(name)
-            if size:
+            size = found.get(name) or 0
+            if 0 < size <= self._limits.block_bytes_max:
                 sizes[key] = size
-            else:  # gone, or on disk alone, where the master does not tell
-                self._gone(fingerprint, key, held)
+                continue
+            # Gone; or on disk alone, where the master does not tell; or larger than any block may be.
+            counters.add("moonmesh_serve_size_unknown_total", name in found)
+            self._gone(fingerprint, key, held)
         self._note_losses(len(sizes), len(unknown) - len(sizes))
         return sizes
 
