@@ -7,7 +7,7 @@ import contextlib
 import logging
 import time
 from array import array
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -30,6 +30,8 @@ Named: TypeAlias = tuple[bytes, int]
 
 FOUND_AT_ONCE = 256
 """Blocks that a listing finds and that are taken in one go: a ms or two."""
+DOUBTFUL_AT_ONCE = 4096
+"""Blocks that may be a peer's and that are recorded in one go."""
 DUTY = 20
 """Listings are made in one of so many parts of the time at most: a master of a million keys is slower for
 others while it makes one."""
@@ -164,11 +166,18 @@ class Listings:
                         doubtful.append(entry)
                     if n % FOUND_AT_ONCE == 0:
                         await asyncio.sleep(0)
+                if len(doubtful) >= DOUBTFUL_AT_ONCE:
+                    await self._record(doubtful)
+                    doubtful.clear()
                 found += max(0, len(holdings) - before)
         counters.add("moonmesh_listing_gone_total", gone)
         counters.add("moonmesh_listing_found_total", found)
+        await self._record(doubtful)
+        self._ledger.found_all()
+
+    async def _record(self, doubtful: Sequence[Entry]) -> None:
         try:
-            await self._ledger.found(doubtful)
+            await self._ledger.record(doubtful)
         except JournalError as error:
             self._on_problem(str(error))
 

@@ -163,24 +163,19 @@ class Ledger:
             return None
         return Entry(fingerprint, name, 0, b"", UNKNOWN, 0, HOPS_MAX)
 
-    async def found(self, doubtful: Sequence[Entry]) -> None:
-        """A listing has been gone through with `find`, which gave these.
+    async def record(self, doubtful: Sequence[Entry]) -> None:
+        """Writes down what `find` gave, and what is withheld.
 
         Raises:
             JournalError: if the disk refuses.
         """
         entries, self._withheld = [*doubtful, *self._withheld], []
-        await self.record(entries)
+        for start in range(0, len(entries), APPEND_BLOCKS):
+            await self._append(entries[start : start + APPEND_BLOCKS], durable=True)
+
+    def found_all(self) -> None:
+        """A whole listing has been gone through with `find`: what comes later was put later."""
         self._doubt = False
-
-    async def record(self, doubtful: Sequence[Entry]) -> None:
-        """What `find` gave, where no listing has been gone through.
-
-        Raises:
-            JournalError: if the disk refuses.
-        """
-        for start in range(0, len(doubtful), APPEND_BLOCKS):
-            await self._append(doubtful[start : start + APPEND_BLOCKS], durable=True)
 
     def withhold(self, fingerprint: bytes, name: int) -> None:
         """The bytes of a block are not those that were written first: it is offered to nobody. That is

@@ -16,7 +16,7 @@ import numpy as np
 
 from local_group.names import NAME_MAX, Names
 
-LEAF_MAX = 256
+LEAF_MAX = 512
 """Records in one run; with more it becomes two."""
 STEP = 16
 """Records by which a run's room grows."""

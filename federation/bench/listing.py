@@ -41,6 +41,8 @@ BLOCK: Final = 16
 STORE_BYTES: Final = 3 << 30
 FILL_AT_ONCE: Final = 1000
 SAMPLE: Final = 100_000
+NAMES_AT_ONCE: Final = 4096
+"""So few that they take no memory to speak of."""
 TICK_S: Final = 0.001
 PUT_S: Final = 30.0
 DUTIES: Final = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
@@ -53,6 +55,7 @@ class ListingBench:
     """Options of `moonmesh bench listing`; see its help."""
 
     keys: int = 1_000_000
+    memory: bool = True
     rounds: int = 6
     seconds: float = 5.0
     port_base: int = 7600
@@ -65,7 +68,7 @@ def listing_report(options: ListingBench, say: Say) -> tuple[Report, int]:
         BenchError: if the group does not start.
     """
     report = Report("listing")
-    for blocks in (options.keys, 10 * options.keys):
+    for blocks in (options.keys, 10 * options.keys) if options.memory else ():
         say(f"Holdings of {blocks:,} blocks.")
         figures = _in_a_process(_holdings, blocks)
         report.figures[f"holdings of {blocks:,}"] = figures
@@ -113,17 +116,17 @@ def _resident() -> int:
 
 def _names(blocks: int, seed: int = 1) -> Iterator[list[int]]:
     rng = np.random.default_rng(seed)
-    for at in range(0, blocks, SAMPLE):
-        yield rng.integers(0, 1 << 64, min(SAMPLE, blocks - at), dtype=np.uint64).tolist()
+    for at in range(0, blocks, NAMES_AT_ONCE):
+        yield rng.integers(0, 1 << 64, min(NAMES_AT_ONCE, blocks - at), dtype=np.uint64).tolist()
 
 
 def _holdings(pipe: Connection, blocks: int) -> None:
     log = HoldingsLog(bytes(16), 262_144)
     held = Holdings(blocks_max=2 * blocks, hop_limit=1, on_change=lambda _: None)
-    for name in range(SAMPLE):  # what the first use of anything takes is not of the blocks
-        held.report(FP, name, 1 << 20, b"d" * 16, 1.0)
-    for name in range(SAMPLE):
-        held.withdraw(FP, name)
+    for part in _names(NAMES_AT_ONCE):  # what the first use of anything takes is not of the blocks
+        for name in part:
+            held.report(FP, name, 1 << 20, b"d" * 16, 1.0)
+            held.withdraw(FP, name)
     before = _resident()
     began = time.perf_counter()
     for part in _names(blocks):
@@ -132,22 +135,18 @@ def _holdings(pipe: Connection, blocks: int) -> None:
     reported = time.perf_counter() - began
     del part, name
     fresh = _resident() - before
-    sample = next(_names(SAMPLE))
     began = time.perf_counter()
-    for name in sample:
-        held.get(FP, name)
+    for part in _names(SAMPLE):
+        for name in part:
+            held.get(FP, name)
     found = time.perf_counter() - began
-    for number, part in enumerate(_names(blocks // 5)):  # a fifth goes, another comes
-        other = next(_names(SAMPLE, seed=number + 2))
-        for gone, name in zip(part, other, strict=False):
+    for part, other in zip(_names(blocks // 5), _names(blocks // 5, seed=2), strict=True):
+        for gone, name in zip(part, other, strict=True):  # a fifth goes, another comes
             held.withdraw(FP, gone)
             held.report(FP, name, 1 << 20, b"d" * 16, 2.0)
-    del sample, part, other, gone, name
+    del part, other, gone, name
     churned = _resident() - before
-    before = _resident()
-    for part in _names(blocks):
-        log.extend(np.array(part, dtype=np.uint64))
-    del part
+    log.extend(np.random.default_rng(1).integers(0, 1 << 64, blocks, dtype=np.uint64))
     listed = np.array(held.after(FP, -1, 2 * blocks), dtype=np.uint64)
     slices = []
     began = time.perf_counter()

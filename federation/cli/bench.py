@@ -199,6 +199,9 @@ def listing(
     keys: Annotated[
         int, typer.Option(min=10_000, max=20_000_000, help="In the master that is listed.")
     ] = 1_000_000,
+    memory: Annotated[
+        bool, typer.Option(help="Also what holdings take, of so many blocks and ten times as many.")
+    ] = True,
     rounds: Annotated[int, typer.Option(min=1, max=1000, help="With listings, and without.")] = 6,
     seconds: Annotated[float, typer.Option(min=0.5, max=600, help="Of one round, each way.")] = 5.0,
     port_base: Annotated[
@@ -219,7 +222,7 @@ def listing(
     check_writable(json_file)
     aside = Console(stderr=True, highlight=False)
     report, signal = listing_report(
-        ListingBench(keys=keys, rounds=rounds, seconds=seconds, port_base=port_base),
+        ListingBench(keys=keys, memory=memory, rounds=rounds, seconds=seconds, port_base=port_base),
         lambda text: aside.print(text, style="dim", markup=False),
     )
     out = Console()

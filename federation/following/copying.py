@@ -114,6 +114,11 @@ class Copying:
     def _block(self, fingerprint: bytes, block: serving_pb2.OfferedBlock, step: Step) -> None:
         told = read_held(block)
         held = self._holdings.get(fingerprint, block.name)
+        attested_here = held is not None and held.attested and held.origin == OWN
+        if attested_here and not told.attested and told.origin != CHANGED:
+            self._unnamed.add(
+                fingerprint, block.name
+            )  # the leader does not know what it should contain
         if not told.attested and told.origin == OWN:
             return  # a listing found it there, and finds it here
         if held is not None:

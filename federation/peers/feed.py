@@ -160,6 +160,11 @@ class Unnamed:
         if fingerprint in self._names:
             self._spared.add((fingerprint, name))
 
+    def add(self, fingerprint: bytes, name: int) -> None:
+        """It was named, but not as it is here."""
+        self._spared.discard((fingerprint, name))
+        self._names.setdefault(fingerprint, array("Q")).append(name)
+
     def pop(self) -> tuple[bytes, int] | None:
         """One of them, which then is none any more; None when there are no others so far."""
         while self._names:

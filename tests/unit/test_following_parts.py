@@ -14,7 +14,7 @@ from federation.following.copying import Copying
 from federation.following.leader import page
 from federation.following.outgoing import Outgoing
 from federation.peers.feed import BLOCKS_PER_MESSAGE, Feed
-from local_group.holdings import OWN, Change, Held, Holdings
+from local_group.holdings import CHANGED, OWN, UNKNOWN, Change, Held, Holdings
 from local_group.journal import Entry
 from local_group.ledger import own
 from local_group.names import name_of
@@ -217,6 +217,35 @@ def test_what_was_pulled_here_does_not_become_our_own() -> None:
     pair.put(pair.leader, foreign("b"))
     pair.settle()
     assert pair.content(pair.follower)[of("b")] == (ONE, "west", None)
+
+
+def test_of_what_nobody_attested_a_follower_is_told_what_may_not_be_offered() -> None:
+    pair = Pair()
+    for key in ("listed", "doubted here", "pulled"):
+        pair.leader.find(FP, key, OWN, 1.0)
+    pair.leader.find(FP, "doubted", UNKNOWN, 1.0)
+    pair.put(pair.leader, own(FP, "replaced", 8, ONE))
+    pair.put(pair.follower, own(FP, "replaced", 8, ONE))
+    pair.put(pair.follower, own(FP, "attested", 8, ONE))
+    pair.leader.find(FP, "attested", UNKNOWN, 1.0)
+    pair.follower.find(FP, "doubted here", UNKNOWN, 1.0)
+    pair.put(pair.follower, foreign("pulled"))
+    pair.leader.withhold(FP, "replaced", 2.0)
+    while pair.pass_one():
+        pass
+    assert {name: origin for (_, name), (_, origin, _) in pair.content(pair.follower).items()} == {
+        name_of(FP, "doubted"): UNKNOWN,
+        name_of(FP, "doubted here"): UNKNOWN,
+        name_of(FP, "replaced"): CHANGED,
+        name_of(FP, "attested"): OWN,
+        name_of(FP, "pulled"): "west",
+    }
+    pair.put(pair.leader, own(FP, "replaced", 8, TWO))  # it is told no other way
+    pair.put(pair.leader, own(FP, "doubted", 8, TWO))
+    pair.settle()
+    assert pair.content(pair.follower)[of("replaced")][1] == CHANGED
+    assert pair.content(pair.follower)[of("doubted")] == (TWO, OWN, None)
+    assert pair.content(pair.leader)[of("attested")] == (ONE, OWN, None), "its follower knew"
 
 
 def test_a_page_that_breaks_a_limit_is_not_taken() -> None:
