@@ -14,6 +14,6 @@ pytestmark = pytest.mark.real
 
 
 async def test_the_packaged_master_publishes_none(tmp_path: Path) -> None:
-    with RunningGroup(write_group(tmp_path, stores={"count": 0})) as group:
+    with RunningGroup(write_group(tmp_path)) as group:
         async with AdminClient(group.config.admin_url) as admin:
             assert await admin.kv_events() is False
