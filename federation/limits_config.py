@@ -101,12 +101,14 @@ class Limits(BaseModel):
     log_entries: Annotated[int, _count(1024, 262_144)] = 262_144
     """Changes in a holdings log. A peer that is further behind takes a new snapshot."""
     listing_interval_ms: Annotated[int, _count(100, 3_600_000)] = 30_000
-    """ms between key listings of the master, which take evicted blocks out of the holdings."""
+    """ms between key listings of the master, which take evicted blocks out of the holdings and find what
+    nobody reported. At least 19 times what the last one took."""
     listing_soonest_ms: Annotated[int, _count(100, 3_600_000)] = 1_000
     """ms between two listings at least: one is made before its time when serves find most blocks gone, as
     after a restart of the master, so that peers are told at once."""
     listing_bytes_max: Annotated[int, _Bytes, _count(MIB, 16 * GIB)] = 256 * MIB
-    """Bytes of one key listing; 100,000 keys of 88 bytes are 8.8 MB. A longer one is not used."""
+    """Bytes of one key listing: 3 million keys of 88 bytes. A longer one is not used, and evicted blocks are
+    offered until peers have asked for them in vain."""
     journal_bytes_max: Annotated[int, _Bytes, _count(MIB, 1024 * GIB)] = GIB
     """Bytes on disk of the provenance journal. Full: nothing more is admitted."""
 
