@@ -148,3 +148,36 @@ def catalog(
     report.print(out if out.is_terminal else Console(width=PLAIN_WIDTH))
     if json_file is not None:
         report.write(json_file)
+
+
+@app.command()
+def admission(
+    trace: Annotated[
+        Path | None,
+        typer.Option(help="Mooncake trace, JSON lines.", show_default="the packaged cut"),
+    ] = None,
+    requests: Annotated[
+        int, typer.Option(min=1, max=1_000_000, help="Play the first N.")
+    ] = 1_000_000,
+    groups: Annotated[int, typer.Option(min=2, max=64, help="That share the capacity.")] = 8,
+    capacity_fraction: Annotated[
+        float, typer.Option(min=0.001, max=100, help="Blocks that all groups hold, over all there are.")
+    ] = 0.1,
+    seed: Annotated[int, typer.Option(help="Of the random placement.")] = 0,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write the report.")] = None,
+) -> None:
+    """What each admission policy serves of a trace, and what it moves: policies alone, no processes."""
+    from rich.console import Console
+
+    from federation.bench.admission import admission_report
+    from federation.bench.command import read_workload
+    from federation.bench.report import check_writable
+
+    check_writable(json_file)
+    report = admission_report(
+        read_workload(trace, requests, groups=groups, seed=seed), capacity_fraction
+    )
+    out = Console()
+    report.print(out if out.is_terminal else Console(width=PLAIN_WIDTH))
+    if json_file is not None:
+        report.write(json_file)
