@@ -115,7 +115,9 @@ def admission_report(workload: Workload, fraction: float) -> Report:
         Target("second-hit: ratio_to_one_pool", chosen["ratio_to_one_pool"], ">=", RATIO_TARGET),
         Target("second-hit: moved_over_never", chosen["moved_over_never"], "<=", MOVED_TARGET),
     ]
-    report.notes = ["Nothing is late here: groups are LRU pools that know of each other's blocks at once."]
+    report.notes = [
+        "Nothing is late here: groups are LRU pools that know of each other's blocks at once."
+    ]
     return report
 
 
