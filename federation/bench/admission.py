@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Final, get_args
+from typing import Any, Final, NamedTuple, get_args
 
 import xxhash
 
@@ -25,19 +24,16 @@ MOVED_TARGET: Final = 0.85
 """Of the bytes that cross borders if nothing is admitted."""
 
 
-@dataclass(frozen=True)
-class Served:
-    """What became of a trace. In blocks.
-
-    Attributes:
-        local, peer: of leading runs, by where they came from.
-        admitted: put into a pool after they had come from a peer.
-    """
+class Served(NamedTuple):
+    """What became of a trace, in blocks."""
 
     asked: int
     local: int
+    """Of leading runs, from the group's own pool."""
     peer: int
+    """... and from another's."""
     admitted: int
+    """Put into a pool after they had come from a peer."""
 
     @property
     def hits(self) -> int:
@@ -80,7 +76,7 @@ def replay(workload: Workload, admit: Admit, capacity: int) -> Served:
                     break
                 peer += 1
                 lent.setdefault(holder, []).append(key)
-                if here.policy.landed() | here.policy.given(xxhash.xxh3_64_intdigest(key)):
+                if here.policy.landed() | here.policy.given(xxhash.xxh3_64_intdigest(key.encode())):
                     admitted += 1
                     kept.append(key)
             run += 1
