@@ -22,6 +22,7 @@ class AdminService:
     Args:
         status: makes the gateway's document.
         peers: None for a group that runs alone.
+        namespaces: makes the document of `moonmesh namespaces`.
     """
 
     def __init__(
@@ -29,8 +30,10 @@ class AdminService:
         status: Callable[[], Awaitable[dict[str, Any]]],
         purge: Purge,
         peers: PeerSide | None,
+        namespaces: Callable[[], Awaitable[dict[str, Any]]],
     ) -> None:
         self._status = status
+        self._namespaces = namespaces
         self._purge = purge
         self._peers = peers
 
@@ -40,6 +43,7 @@ class AdminService:
             "Status": self.status,
             "Purge": self.purge,
             "ReleasePeer": self.release_peer,
+            "Namespaces": self.namespaces,
         }
         return grpc.method_handlers_generic_handler(
             "moonmesh.v1.Admin",
@@ -74,3 +78,8 @@ class AdminService:
             reply.known = True
             reply.reason = self._peers.release(peer)
         return bytes(reply.SerializeToString())
+
+    async def namespaces(self, raw: bytes, context: grpc.aio.ServicerContext) -> bytes:
+        """This group's namespaces beside those of its peers, as JSON."""
+        told = json.dumps(await self._namespaces())
+        return bytes(engine_pb2.NamespacesAnswer(namespaces_json=told).SerializeToString())

@@ -21,6 +21,7 @@ from federation.leading import Leading
 from federation.limits.guards import make_guards
 from federation.listings import Listings
 from federation.local_store import ADMIN_SECONDS, connect_store
+from federation.namespaces import namespaces_document
 from federation.peering import Membership
 from federation.peers.child import ServingProcess
 from federation.peers.feed import Feed
@@ -200,11 +201,17 @@ class Gateway:
             },
             problems=self._problems,
             refusals=self._refusals,
+            unmatched=lambda: listings.unmatched,
             peers=peers,
             serving=serving,
         )
         purge = Purge(store=store, holdings=holdings, staging=staging, naming=naming)
-        admin_service = AdminService(report.document, purge, peers)
+        admin_service = AdminService(
+            report.document,
+            purge,
+            peers,
+            lambda: namespaces_document(config, peers, listings.unmatched),
+        )
         endpoints = Endpoints()
         try:
             await listings.restore()

@@ -53,6 +53,8 @@ class Listings:
         self._namespaces = frozenset(namespaces)
         self._classify = classify
         self._one = asyncio.Lock()
+        self.unmatched = 0
+        """Keys in the newest listing that are of no namespace: they are offered to nobody."""
 
     async def restore(self) -> None:
         """Takes back what the last run knew, as far as Mooncake still has it."""
@@ -97,12 +99,16 @@ class Listings:
             await self.correct()
 
     async def _list(self) -> _Listed:
-        listed = _Listed()
+        listed, unmatched = _Listed(), 0
         keys = await self._admin.all_keys(self._limits.listing_bytes_max)
         async for stored in _in_slices(keys):
             block = self._classify(stored)
             if block is not None:
                 listed.add(*block)
+            else:
+                unmatched += 1
+        self.unmatched = unmatched
+        counters.add("moonmesh_listings_total")
         return listed
 
     async def _find(self, listed: _Listed, began_at: float) -> None:

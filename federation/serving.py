@@ -35,6 +35,7 @@ from federation.peers.details import GUARDS
 from federation.peers.feed import Replica
 from federation.peers.gossip_config import gossip_config
 from federation.peers.lease_book import LeaseBook
+from federation.peers.namespaces import told_to
 from federation.peers.relay import Relay
 from federation.peers.service import PeerService
 from federation.peers.setup import Setup, read_setup
@@ -82,7 +83,7 @@ class Serving:
             blocks_max=config.limits.holdings_blocks,
             hop_limit=config.limits.hop_limit,
             on_change=self._offers.take,
-            unattested=config.unattested,
+            unattested_ok=config.unattested.__contains__,
         )
 
     async def run(self, end: socket.socket, stop: asyncio.Event) -> None:
@@ -144,6 +145,7 @@ class Serving:
             limits=limits,
             guards=self._guards,
             refusals=self._refusals,
+            told=lambda caller: told_to(caller, config),
         )
         try:
             if await unless(stop, relay.may_serve()):

@@ -50,6 +50,7 @@ class StatusReport:
 
     Args:
         queues: how much waits, or is kept, where nothing else here says so.
+        unmatched: keys in the newest listing that are of no namespace.
     """
 
     def __init__(
@@ -66,6 +67,7 @@ class StatusReport:
         queues: Mapping[str, Callable[[], int]],
         problems: Problems,
         refusals: RefusalLog,
+        unmatched: Callable[[], int],
         peers: PeerSide | None,
         serving: ServingProcess | None,
     ) -> None:
@@ -80,6 +82,7 @@ class StatusReport:
         self._queues = queues
         self._problems = problems
         self._refusals = refusals
+        self._unmatched = unmatched
         self._side = peers
         self._serving = serving
         self._started_at = time.monotonic()
@@ -111,6 +114,7 @@ class StatusReport:
             "holdings": {
                 "blocks": len(self._holdings),
                 "unattested": self._holdings.unattested,
+                "unmatched_keys": self._unmatched(),
                 "refused": self._holdings.refused,
                 "conflicts": self._holdings.conflicts,
             },

@@ -260,7 +260,7 @@ class Holdings:
         self._namespaces[fingerprint][key] = held
         self._unattested += known.attested - held.attested
         before, after = self._offered(fingerprint, known), self._offered(fingerprint, held)
-        change = Change(fingerprint, key, added=after)
+        change = Change(fingerprint, key, after, (held if after else known).attested)
         if before and after:
             self._on_amended(change)
         elif before or after:

@@ -33,13 +33,14 @@ async def serving(socket: Path, timeout: float = ASK_TIMEOUT_S) -> bool:
 def ask_status(socket: Path, timeout: float = ASK_TIMEOUT_S) -> dict[str, Any] | str:
     """The gateway's own status; or, as text, why there is none."""
     reply = _ask(socket, "Status", engine_pb2.StatusRequest(), engine_pb2.StatusReply, timeout)
-    if isinstance(reply, str):
-        return reply
-    with contextlib.suppress(ValueError):
-        status = json.loads(reply.status_json)
-        if isinstance(status, dict):
-            return status
-    return "the gateway's status is not JSON"
+    return reply if isinstance(reply, str) else _object(reply.status_json, "status")
+
+
+def ask_namespaces(socket: Path, timeout: float) -> dict[str, Any] | str:
+    """This group's namespaces beside those of its peers; or, as text, why they are not known."""
+    asked, answer = engine_pb2.NamespacesQuestion(), engine_pb2.NamespacesAnswer
+    reply = _ask(socket, "Namespaces", asked, answer, timeout)
+    return reply if isinstance(reply, str) else _object(reply.namespaces_json, "answer")
 
 
 def ask_purge(
@@ -56,6 +57,14 @@ def ask_release(
     """What became of taking a peer out of quarantine; or, as text, why it was not done."""
     asked = engine_pb2.ReleasePeerRequest(peer=peer)
     return _ask(socket, "ReleasePeer", asked, engine_pb2.ReleasePeerReply, timeout)
+
+
+def _object(text: str, what: str) -> dict[str, Any] | str:
+    with contextlib.suppress(ValueError):
+        found = json.loads(text)
+        if isinstance(found, dict):
+            return found
+    return f"the gateway's {what} is not JSON"
 
 
 def _ask(

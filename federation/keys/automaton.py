@@ -69,9 +69,13 @@ class Automaton:
             self.edges[state].append((chars, self.end))
 
 
-def common_key(one: Automaton, other: Automaton) -> str | None:
-    """A shortest key that both match; None if there is none."""
-    start = (0, 0)
+def common_key(one: Automaton, other: Automaton, head: str = "") -> str | None:
+    """A shortest key that both match; None if there is none.
+
+    Args:
+        head: text that both begin with: it need not be walked.
+    """
+    start = (len(head), len(head))
     came: dict[tuple[int, int], tuple[tuple[int, int], str]] = {}
     waiting = deque([start])
     seen = {start}
@@ -80,9 +84,9 @@ def common_key(one: Automaton, other: Automaton) -> str | None:
         if here == (one.end, other.end):
             chars = []
             while here != start:
-                here, char = came[here]
-                chars.append(char)
-            return "".join(reversed(chars))
+                here, read = came[here]
+                chars.append(read)
+            return head + "".join(reversed(chars))
         for left, to_left in one.edges[here[0]]:
             for right, to_right in other.edges[here[1]]:
                 there = (to_left, to_right)

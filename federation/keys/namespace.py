@@ -21,14 +21,16 @@ from federation.keys.schemes import patterns_of
 
 KEYS_MAX = 16
 """Items of `keys` of one namespace."""
-PATTERNS_MAX = 512
+PATTERNS_MAX = 256
 """Patterns of all namespaces of a group: each listed key is held against them."""
 
 _Keys = Annotated[tuple[str, ...], Field(strict=False, max_length=KEYS_MAX)]
 
 
 class Namespace(Envelope):
-    """An envelope with what is this group's own affair, and no part of the fingerprint."""
+    """All that the bytes of a block depend on beside its key, and what this group alone decides about them:
+    `keys` and `unattested`. Every other field is part of the fingerprint: a difference in any of them is
+    another namespace."""
 
     model_config = ConfigDict(
         frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True

@@ -124,9 +124,10 @@ class Pattern:
 
     def common(self, other: Pattern) -> str | None:
         """A key that both patterns match; None if there is none: that is certain."""
-        if not self._head.startswith(other._head) and not other._head.startswith(self._head):
+        head = min(self._head, other._head, key=len)
+        if not (self._head.startswith(head) and other._head.startswith(head)):
             return None
-        return common_key(self.automaton(), other.automaton())
+        return common_key(self.automaton(), other.automaton(), head)
 
     def automaton(self) -> Automaton:
         """The same language, to be compared."""

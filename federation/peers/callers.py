@@ -22,11 +22,13 @@ class Caller:
     Attributes:
         keys: that its statements may be signed with.
         exported: namespaces that it may have from us.
+        imported: namespaces that we take from it.
     """
 
     name: str
     keys: Sequence[PublicKey]
     exported: frozenset[Fingerprint]
+    imported: frozenset[Fingerprint] = frozenset()
 
 
 class Callers(Mapping[str, Caller]):
@@ -50,6 +52,7 @@ class Callers(Mapping[str, Caller]):
                     peer.name,
                     [key.public for key in peer.keys],
                     member.sharing.exports(peer.name),
+                    member.sharing.imports(peer.name),
                 )
                 for peer in member.peering.peers
             ],

@@ -135,7 +135,7 @@ class Replica:
         blocks_max: `holdings_blocks`.
         hop_limit: `hop_limit`.
         on_change: told of each block that is offered, when it comes and when it goes.
-        unattested: namespaces of which unattested blocks are offered.
+        unattested_ok: as in `Holdings`.
     """
 
     def __init__(
@@ -144,7 +144,7 @@ class Replica:
         blocks_max: int,
         hop_limit: int,
         on_change: Callable[[Change], None],
-        unattested: Collection[bytes] = frozenset(),
+        unattested_ok: Callable[[bytes], bool] = lambda _: False,
     ) -> None:
         self._on_change = on_change
         self._bytes_max = blocks_max * SERVING_BYTES_PER_BLOCK
@@ -154,7 +154,7 @@ class Replica:
             blocks_max=blocks_max,
             hop_limit=hop_limit,
             on_change=self._changed,
-            unattested_ok=frozenset(unattested).__contains__,
+            unattested_ok=unattested_ok,
         )
         """What is offered; others only take away from it."""
         self.bytes = 0

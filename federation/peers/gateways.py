@@ -19,6 +19,7 @@ from federation.limits.names import GuardName
 from federation.peers.wire import (
     CATALOG_METHOD,
     HELLO_METHOD,
+    NAMESPACES_METHOD,
     PULL_METHOD,
     OversizeError,
     RefusedError,
@@ -115,6 +116,19 @@ class Gateway:
         self.reason = ""
         self._missed = False
         return parse(peer_pb2.HelloReply, received(answer), self.peer)
+
+    async def namespaces(self, raw: bytes, timeout: float) -> bytes:
+        """What it says of the namespaces that it shares with us.
+
+        Raises:
+            PeerError: it did not answer.
+        """
+        try:
+            answer = await self.control.unary_unary(NAMESPACES_METHOD)(raw, timeout=timeout)
+        except grpc.aio.AioRpcError as error:
+            raise self._explained(error) from error
+        self._guard.heard(time.monotonic())
+        return bytes(answer)
 
     async def catalog(self, raw: bytes, timeout: float) -> AsyncGenerator[bytes, None]:
         """The pages of one answer, as bytes.

@@ -231,6 +231,22 @@ class PeerLink:
                 if began or not elsewhere or time.monotonic() >= until:
                     raise
 
+    async def namespaces(self, timeout: float) -> peer_pb2.NamespacesReply:
+        """What the peer says of the namespaces that it shares with us; not yet checked.
+
+        Raises:
+            PeerError: the peer did not answer, or not properly.
+        """
+        ticket = self._ticket(Cost(kind=Kind.CATALOG))
+        try:
+            raw = sent(peer_pb2.NamespacesRequest())
+            answer = await self._first().namespaces(raw, timeout)
+            return parse(peer_pb2.NamespacesReply, received(answer), self.name)
+        except PeerError as error:
+            raise self._ended(ticket, error) from error
+        finally:
+            ticket.done(time.monotonic())
+
     async def close(self) -> None:
         """Closes the connections; calls on them end with an error."""
         if self._return is not None:

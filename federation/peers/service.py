@@ -27,9 +27,9 @@ from federation.limits.guards import Guards
 from federation.limits.names import Failure, GuardName, Kind
 from federation.peers.arrivals import Arrivals, Method
 from federation.peers.call import Call, Context, refuse
-from federation.peers.callers import Callers
+from federation.peers.callers import Caller, Callers
 from federation.peers.gossip_config import HELLO_BYTES_MAX
-from federation.peers.wire import CATALOG_METHOD, HELLO_METHOD, PULL_METHOD, M
+from federation.peers.wire import CATALOG_METHOD, HELLO_METHOD, NAMESPACES_METHOD, PULL_METHOD, M
 from federation.telemetry import SPAN_SERVE_PULL, SpanKind, extract, span
 from federation.timeouts import timeout, timeout_at
 from federation.transfer.checks import RequestError, check_request
@@ -67,6 +67,7 @@ class PeerService:
         callers: who may ask, and for what.
         guards: of all peers; what they refuse is refused here, whoever asks.
         refusals: where it is written down who was refused what.
+        told: the namespaces that a caller is to share with this group, as it is told them.
     """
 
     def __init__(
@@ -79,8 +80,10 @@ class PeerService:
         limits: Limits,
         guards: Guards,
         refusals: RefusalLog,
+        told: Callable[[Caller], peer_pb2.NamespacesReply],
     ) -> None:
         self._callers = callers
+        self._told = told
         self._hellos = hellos
         self._offers = offers
         self._blocks = blocks
@@ -105,6 +108,7 @@ class PeerService:
             HELLO_METHOD: self.hello,
             CATALOG_METHOD: self.catalog,
             PULL_METHOD: self.pull,
+            NAMESPACES_METHOD: self.namespaces,
         }
         return grpc.method_handlers_generic_handler(
             "moonmesh.v1.Peer",
@@ -216,6 +220,15 @@ class PeerService:
                 except UnwellError as error:
                     code = grpc.StatusCode.FAILED_PRECONDITION
                     await call.refuse(error.what, code, record=False)
+
+    async def namespaces(self, raw: bytes, context: Context) -> bytes:
+        """What this group shares with the peer, and how it understands each of them: for people."""
+        peer = await self._peer(context)
+        async with self._call(peer, Kind.CATALOG, context) as call:
+            await self._parse(peer_pb2.NamespacesRequest, raw, call)
+            reply = self._told(self._callers[peer])
+            await call.shed_if(call.ticket.pay(reply.ByteSize(), time.monotonic()))
+            return _counted(reply.SerializeToString())
 
     async def _serve(
         self,

@@ -55,6 +55,7 @@ def write_setup(setup: Setup) -> serving_pb2.Setup:
                 name=caller.name,
                 keys=(key.raw for key in caller.keys),
                 exported=sorted(caller.exported),
+                imported=sorted(caller.imported),
             )
             for caller in setup.callers.values()
         ),
@@ -77,6 +78,7 @@ def read_setup(message: serving_pb2.Setup) -> Setup:
                     caller.name,
                     [PublicKey(raw) for raw in caller.keys],
                     frozenset(map(Fingerprint, caller.exported)),
+                    frozenset(map(Fingerprint, caller.imported)),
                 )
                 for caller in message.callers
             ],

@@ -13,6 +13,7 @@ from federation.errors import PeerError
 HELLO_METHOD = "/moonmesh.v1.Peer/Hello"
 CATALOG_METHOD = "/moonmesh.v1.Peer/Catalog"
 PULL_METHOD = "/moonmesh.v1.Peer/Pull"
+NAMESPACES_METHOD = "/moonmesh.v1.Peer/Namespaces"
 
 RETRY_AFTER = "retry-after-ms"
 """In the trailer of a refusal for want of room: ms after which there may be some."""

@@ -55,6 +55,7 @@ class Federation:
         master: `[master]` of every group.
         coordination: `[coordination]` of every group.
         own: tables of single groups, in the place of those of every group.
+        shared: namespaces that all share with all, as `peer init` takes them.
         places: further places of groups: name, as if it were a group's, to that of the group. They start
             after the groups, whose master, and managed etcd, they share.
     """
@@ -73,6 +74,7 @@ class Federation:
         master: Mapping[str, Any] | None = None,
         coordination: Mapping[str, Any] | None = None,
         own: Mapping[str, Mapping[str, Any]] | None = None,
+        shared: str = "demo",
         places: Mapping[str, str] | None = None,
     ) -> None:
         self.folder = folder
@@ -86,7 +88,7 @@ class Federation:
         self.groups: dict[str, RunningGroup] = {}
         options = [f"--group={name}={self._addresses(name)}" for name in names]
         made = moonmesh(
-            "peer", "init", folder, "--federation", "test", *options, "--namespaces", "demo"
+            "peer", "init", folder, "--federation", "test", *options, "--namespaces", shared
         )
         assert made.returncode == 0, made.stdout + made.stderr
         for one, other in without:

@@ -16,6 +16,7 @@ from federation.catalog.offers import Offers
 from federation.config import Limits
 from federation.errors import PeerError
 from federation.identity import Fingerprint, block_digest
+from federation.keys.naming import Naming
 from federation.limits.errors import ShedError
 from federation.limits.guards import Guards
 from federation.limits.names import Failure
@@ -48,6 +49,8 @@ class Memory:
 
     def __init__(self, pool: int) -> None:
         self.pool = pool
+        self.size = 1
+        """Of every block, as the master says."""
         self.gate = asyncio.Event()
         self.gate.set()
         self.reads = 0
@@ -68,7 +71,7 @@ class Memory:
     async def query(self, keys: Sequence[str]) -> dict[str, int | None]:
         if self.master_fails:
             raise AdminError("no answer")
-        return dict.fromkeys((key for key in keys if key not in self.gone), 1)
+        return dict.fromkeys((key for key in keys if key not in self.gone), self.size)
 
     async def segments(self) -> list[Segment]:
         return [Segment("s", "h:1", self.pool, 0, "OK"), Segment("t", "h:2", 1 << 40, 0, "LOST")]
@@ -95,14 +98,26 @@ class Hearing:
 class East:
     """A gateway's peer side, for `west` and `north`."""
 
-    def __init__(self, made: Made, pool: int = 1 << 40, **limits: Any) -> None:
+    def __init__(
+        self, made: Made, pool: int = 1 << 40, *, unattested: bool = False, **limits: Any
+    ) -> None:
         self.limits = Limits(**limits)
+        self.told = peer_pb2.NamespacesReply()
         self.guards = Guards(self.limits, ["west", "north"], random.Random(1))
         self.memory = Memory(pool)
         self.credentials = made.of("east")
-        self.holdings = Holdings(blocks_max=10_000, hop_limit=1, on_change=self.offer)
+        self.holdings = Holdings(
+            blocks_max=10_000,
+            hop_limit=1,
+            on_change=self.offer,
+            unattested_ok=lambda fingerprint: unattested,
+        )
         self.offers = Offers(
-            log_id=b"l" * 16, entries_max=1024, namespaces=[FP], changed=lambda fp: None
+            log_id=b"l" * 16,
+            entries_max=1024,
+            namespaces=[FP],
+            unattested=[FP] if unattested else [],
+            changed=lambda fp: None,
         )
         peering = made.peering("east", "west", "north")
         sharing = Sharing({"west": frozenset({FP}), "north": frozenset({FP})}, {})
@@ -112,6 +127,7 @@ class East:
             store=self.memory,
             master=self.memory,
             holdings=self.holdings,
+            naming=Naming(()),
             limits=self.limits,
             lost=self._count_lost,
         )
@@ -124,6 +140,7 @@ class East:
             limits=self.limits,
             guards=self.guards,
             refusals=RefusalLog(),
+            told=lambda caller: self.told,
         )
         self.blocks = blocks
         self.address = ""

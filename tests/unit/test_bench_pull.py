@@ -43,7 +43,9 @@ def test_a_pull_is_compared_with_the_sum_of_its_parts() -> None:
     assert deferred["core_s_per_gb of engine"] == pytest.approx(6.0)
     assert deferred["cost_over_parts"] == pytest.approx(12 / 10)
     assert inside["cost_over_parts"] == pytest.approx(18 / 15)
-    assert deferred["speed_over_parts"] == pytest.approx(40 / 40)  # 10 + 20 + 10 ms one after the other
+    assert deferred["speed_over_parts"] == pytest.approx(
+        40 / 40
+    )  # 10 + 20 + 10 ms one after the other
     assert inside["speed_over_parts"] == pytest.approx(80 / 60)
     assert {t.name: t.met for t in targets(found)} == {
         "put deferred: cost over its parts": False,

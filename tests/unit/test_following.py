@@ -88,7 +88,7 @@ class Place:
     async def listen(self) -> None:
         engines = EngineService(
             group="east",
-            known=[FP],
+            known=[],
             namespaces=[FP],
             exported=[FP],
             ledger=self.ledger,

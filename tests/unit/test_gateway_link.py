@@ -13,13 +13,14 @@ import pytest
 
 from federation import gateway_link as module
 from federation.gateway_link import GatewayLink
-from federation.identity import Envelope, block_digest
+from federation.identity import block_digest
+from federation.keys.namespace import Namespace
 from federation.transfer.frames import Encoder
 from moonmesh.v1 import engine_pb2
 from tests.support.clock import Punctuality
 from tests.support.wait import wait_for
 
-ENVELOPE = Envelope(
+ENVELOPE = Namespace(
     model="m", revision="1", engine="e", kv_dtype="bf16", block_tokens=16, layout="l"
 )
 FP = ENVELOPE.fingerprint()

@@ -110,7 +110,7 @@ def test_what_a_listing_finds_is_offered_only_where_the_namespace_allows_it() ->
     assert held.exportable(allowed, "k") == Held(0, b"", OWN, 0, 0, 1.0)
     assert held.exportable(allowed, "doubtful") is None
     assert held.unattested == 3
-    assert changes == [Change(allowed, "k", True)]
+    assert changes == [Change(allowed, "k", True, attested=False)]
 
 
 def test_a_report_attests_what_a_listing_found() -> None:

@@ -105,7 +105,7 @@ async def test_blocks_of_others_are_found_and_lost_again(tmp_path: Path, master:
     assert run.changes == [], "nothing is new"
     master.evict("before")
     assert await run.list() == {"plain": OWN}
-    assert run.changes == [Change(FP, "before", False)]
+    assert run.changes == [Change(FP, "before", False, attested=False)]
     master.keys.clear()  # remove_all, or a failover that loses everything
     assert await run.list() == {}
 

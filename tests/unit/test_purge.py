@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from federation import purge as module
 from federation.cli.main import app
 from federation.identity import Fingerprint, stored_key
+from federation.keys.naming import Naming
 from federation.purge import BATCH_BLOCKS, Purge, Purged
 from federation.transfer.staging import StagedBlock, Staging
 from local_group.holdings import Holdings
@@ -66,7 +67,8 @@ def run(
     force: bool = False,
     seconds: float = 5.0,
 ) -> Purged:
-    purge = Purge(store=store, holdings=held, staging=staging or Staging(bytes_max=100, hold=5))
+    staging = staging or Staging(bytes_max=100, hold=5)
+    purge = Purge(store=store, holdings=held, staging=staging, naming=Naming(()))
     return asyncio.run(purge.run("evil", epoch=epoch, force=force, seconds=seconds))
 
 

@@ -52,14 +52,16 @@ class ServerTls(_message.Message):
     def __init__(self, name: _Optional[str] = ..., ca_pem: _Optional[bytes] = ..., cert_pem: _Optional[bytes] = ..., key_pem: _Optional[bytes] = ..., not_after: _Optional[float] = ...) -> None: ...
 
 class Caller(_message.Message):
-    __slots__ = ("name", "keys", "exported")
+    __slots__ = ("name", "keys", "exported", "imported")
     NAME_FIELD_NUMBER: _ClassVar[int]
     KEYS_FIELD_NUMBER: _ClassVar[int]
     EXPORTED_FIELD_NUMBER: _ClassVar[int]
+    IMPORTED_FIELD_NUMBER: _ClassVar[int]
     name: str
     keys: _containers.RepeatedScalarFieldContainer[bytes]
     exported: _containers.RepeatedScalarFieldContainer[bytes]
-    def __init__(self, name: _Optional[str] = ..., keys: _Optional[_Iterable[bytes]] = ..., exported: _Optional[_Iterable[bytes]] = ...) -> None: ...
+    imported: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, name: _Optional[str] = ..., keys: _Optional[_Iterable[bytes]] = ..., exported: _Optional[_Iterable[bytes]] = ..., imported: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class SnapshotBegin(_message.Message):
     __slots__ = ()

@@ -1,0 +1,174 @@
+"""`moonmesh prefetch`: brings a chain of peers' blocks into this group's pool, before an engine wants it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from federation.cli.group import ConfigOption
+
+if TYPE_CHECKING:
+    from federation.config import GroupFile
+    from federation.keys.namespace import Namespace
+
+KEYS_MAX: Final = 65_536
+"""Keys of a chain."""
+KEYS_BYTES_MAX: Final = 64 << 20
+"""Bytes of a file with keys."""
+LOOK_AGAIN_S: Final = 0.2
+"""Between two looks at what is here."""
+
+
+def prefetch(
+    keys: Annotated[
+        list[str] | None, typer.Argument(metavar="KEY...", help="The chain's keys, in order.")
+    ] = None,
+    namespace: Annotated[
+        str, typer.Option(help="Its name in group.toml; needed where there are several.")
+    ] = "",
+    keys_file: Annotated[
+        Path | None,
+        typer.Option(help="A file with the keys, one a line, instead; - for standard input."),
+    ] = None,
+    seconds: Annotated[float, typer.Option(min=0.1, max=3600, help="How long it may take.")] = 10.0,
+    config: ConfigOption = Path("group.toml"),
+) -> None:
+    """Pull what peers have of a prefix chain, and this group lacks, into its Mooncake.
+
+    For engines that use Mooncake directly: they never ask the gateway, and find what is in the pool. Exit
+    code 0 if all of the chain is there in the end, 1 if not.
+    """
+    from federation.config import load_group
+
+    group = load_group(config)
+    space = _namespace(group, namespace, config)
+    chain = _chain(keys or [], keys_file)
+    before, here = _run(group, space, chain, seconds)
+    typer.echo(f"{here} of {len(chain)} blocks are here; {here - before} were brought")
+    if here < len(chain):
+        raise typer.Exit(1)
+
+
+def _namespace(group: GroupFile, name: str, path: Path) -> Namespace:
+    from federation.errors import UsageError
+
+    if not name and len(group.namespaces) == 1:
+        return next(iter(group.namespaces.values()))
+    if name in group.namespaces:
+        return group.namespaces[name]
+    what = f"no namespace {name!r} here" if name else "which namespace are the keys of?"
+    names = ", ".join(group.namespaces) or "none"
+    raise UsageError(what, where=str(path), hint=f"--namespace; those of [namespaces] are: {names}")
+
+
+def _chain(keys: Sequence[str], path: Path | None) -> list[str]:
+    from federation.errors import UsageError
+
+    if bool(keys) == (path is not None):
+        raise UsageError(
+            "give the chain's keys, or a file that has them", hint="KEY... or --keys-file"
+        )
+    chain = list(keys)
+    if path is not None:
+        try:
+            with sys.stdin.buffer if str(path) == "-" else path.open("rb") as file:
+                raw = file.read(KEYS_BYTES_MAX + 1)
+            chain = [line for line in raw.decode().splitlines() if line]
+        except (OSError, UnicodeDecodeError) as error:
+            raise UsageError(f"the keys cannot be read: {error}", where=str(path)) from None
+        if len(raw) > KEYS_BYTES_MAX:
+            raise UsageError(f"more than {KEYS_BYTES_MAX} bytes of keys", where=str(path))
+    if not 0 < len(chain) <= KEYS_MAX or not all(chain):
+        raise UsageError(f"{len(chain)} keys; a chain has 1 to {KEYS_MAX}, none of them empty")
+    return list(dict.fromkeys(chain))
+
+
+def _run(
+    group: GroupFile, space: Namespace, chain: Sequence[str], seconds: float
+) -> tuple[int, int]:
+    """How many blocks were here before, and are now."""
+    import time
+
+    import grpc
+
+    from federation.errors import MoonmeshError
+    from local_group.admin import SyncAdminClient
+
+    until = time.monotonic() + seconds
+    stored = group.naming.of(space.fingerprint())
+    names = {stored(key): key for key in chain}
+    where = str(group.gateway_socket)
+    with (
+        SyncAdminClient(group.admin_url) as admin,
+        grpc.insecure_channel(f"unix:{group.gateway_socket}") as channel,
+    ):
+        before = here = len(admin.query(names))
+        try:
+            pull = _Puller(channel, space, until)
+            while here < len(chain):
+                present = admin.query(names)
+                here = len(present)
+                missing = [key for name, key in names.items() if name not in present]
+                if not missing or time.monotonic() >= until:
+                    break
+                pull.ask(missing)
+                time.sleep(LOOK_AGAIN_S)
+        except grpc.RpcError as error:
+            code = error.code().name if isinstance(error, grpc.Call) else type(error).__name__
+            raise MoonmeshError(
+                f"the gateway does not answer: {code}", where=where, hint="is the group up?"
+            ) from error
+    return before, here
+
+
+class _Puller:
+    """Asks the gateway for what is missing, as an engine would that looks ahead."""
+
+    def __init__(self, channel: object, space: Namespace, until: float) -> None:
+        import time
+
+        import grpc
+
+        from federation.errors import MoonmeshError
+        from federation.request_limits import RequestLimits
+        from federation.transfer.handover import ATTACH_METHOD, EXISTS_METHOD
+        from moonmesh.v1 import engine_pb2
+
+        assert isinstance(channel, grpc.Channel)
+        self._fingerprint = space.fingerprint()
+        self._until = until
+        self._exists = channel.unary_unary(EXISTS_METHOD)
+        asked = engine_pb2.AttachRequest(
+            envelope_json=space.canonical(), patterns=(p.text for p in space.patterns)
+        )
+        raw = channel.unary_unary(ATTACH_METHOD)(
+            asked.SerializeToString(), timeout=max(0.1, until - time.monotonic())
+        )
+        reply = engine_pb2.AttachReply.FromString(raw)
+        if not reply.federated:
+            raise MoonmeshError(reply.reason, where=f"group {reply.group}")
+        self._limits = RequestLimits.told(reply.limits)
+
+    def ask(self, keys: Sequence[str]) -> None:
+        """Starts pulls of the leading run that peers have, and waits for them to land."""
+        import time
+
+        from moonmesh.v1 import engine_pb2
+
+        for piece in self._limits.pieces(keys):
+            left = self._until - time.monotonic()
+            if left <= 0:
+                return
+            request = engine_pb2.ExistsRequest(
+                fingerprint=self._fingerprint,
+                keys=keys[piece],
+                wait_ms=int(1000 * min(left, 1.0)),
+                pull_class=engine_pb2.PREFETCH,
+            )
+            raw = self._exists(request.SerializeToString(), timeout=left + 1.0)
+            if not all(engine_pb2.ExistsReply.FromString(raw).landed):
+                return
