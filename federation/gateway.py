@@ -178,6 +178,7 @@ class Gateway:
             ledger=ledger,
             puller=puller,
             given=admission.given,
+            prefetched=admission.keep,
             touch=peers.sessions.touch if peers else lambda fingerprint: None,
             limits=limits,
             on_error=self._problem,

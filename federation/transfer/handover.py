@@ -48,6 +48,7 @@ class EngineService:
         namespaces: fingerprints of those that some peer may export to us or import from us.
         exported: those that some peer may import: only their blocks need to be attributed.
         given: told of each block of a peer that an engine was given.
+        prefetched: told of each that has landed for somebody who looks ahead.
         touch: told which namespace engines use.
         on_error: told what went wrong, for the log and `status`.
     """
@@ -62,6 +63,7 @@ class EngineService:
         ledger: Ledger,
         puller: Puller,
         given: Callable[[StagedBlock], None],
+        prefetched: Callable[[StagedBlock], None],
         touch: Callable[[bytes], None],
         limits: Limits,
         on_error: Callable[[str], None],
@@ -73,6 +75,7 @@ class EngineService:
         self._ledger = ledger
         self._puller = puller
         self._given = given
+        self._prefetched = prefetched
         self._touch = touch
         self._limits = limits
         self._on_error = on_error
@@ -170,6 +173,9 @@ class EngineService:
             try:
                 await ask.settle(wait)
                 landed = bytes(ask.landed(index) for index in range(len(ask)))
+                if request.pull_class == engine_pb2.PREFETCH:
+                    for block in ask.here():
+                        self._prefetched(block)
             finally:
                 ask.leave()
             here.set_attribute("moonmesh.blocks", sum(landed))

@@ -257,6 +257,15 @@ async def test_what_an_engine_is_given_twice_is_admitted(tmp_path: Path) -> None
     assert setup.store.written == [f"{FP.hex()}/a"]
 
 
+async def test_what_is_fetched_ahead_is_admitted_whatever_the_policy_says(tmp_path: Path) -> None:
+    async with Setup(tmp_path, admit="never") as setup:
+        setup.admission.landed(block("a"))
+        setup.admission.landed(block("b"))
+        setup.admission.keep(block("a"))
+        await wait_for_async(lambda: len(setup.holdings) == 1, 5, "the one to be admitted")
+    assert setup.store.written == [f"{FP.hex()}/a"]
+
+
 def test_a_policy_says_when() -> None:
     always, never = AdmissionPolicy("always"), AdmissionPolicy("never")
     assert always.landed()

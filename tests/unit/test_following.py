@@ -94,6 +94,7 @@ class Place:
             ledger=self.ledger,
             puller=None,  # type: ignore[arg-type]
             given=lambda block: None,
+            prefetched=lambda block: None,
             touch=lambda fingerprint: None,
             limits=Limits(),
             on_error=self.problems.append,
