@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from statistics import fmean
 from typing import Any
 
@@ -23,7 +23,7 @@ from chaos.timeline import JITTER_S, TimeLine, jitter
 from chaos.topology import Stage
 from federation.cli.health import ask_purge
 from federation.identity import Envelope
-from local_group.journal import FILE_NAME, decode
+from local_group.journal import FILE_NAME, Entry, decode
 
 QUIET_CALLS = 300
 """Of the probe: with fewer while nothing was broken, there is nothing to compare a fault with."""
@@ -66,6 +66,7 @@ async def execute(
         )
         await _pass(stage, calm, Pass("fault"), [], f"{tag}q", seed, record, say)
     before = _counters(await stage.statuses())
+    recorded = {group: _recorded(stage, group) for group in stage.topology.groups}
     for number, kind in enumerate(_order(scenario)):
         one = Pass(kind)
         steps = jitter(scenario.steps, seed + number)
@@ -79,7 +80,7 @@ async def execute(
     record.statuses = await stage.statuses()
     record.counters = _growth(before, _counters(record.statuses))
     if contained := scenario.invariants.contained:
-        record.origins = {g: _origins(stage, g, tag) for g in stage.topology.groups}
+        record.origins = {g: _origins(_recorded(stage, g) - old) for g, old in recorded.items()}
         say(f"purging what {contained.group} has of {contained.origin}")
         record.purged = await asyncio.to_thread(
             _purge, stage, contained.group, contained.origin, contained.purge_s
@@ -335,19 +336,22 @@ def _growth(
     return grown
 
 
-def _origins(stage: Stage, group: str, tag: str) -> dict[str, int]:
-    """Per `namespace/origin`, the blocks of this run that the group's journal has."""
-    names = {Envelope.of(e).fingerprint(): name for name, e in ENVELOPES.items()}
-    found: Counter[str] = Counter()
+def _recorded(stage: Stage, group: str) -> set[Entry]:
+    """What is in a group's journal."""
     with (
         contextlib.suppress(OSError),
         (stage.config(group).journal_dir / FILE_NAME).open("rb") as f,
     ):
-        for entry in decode(f):
-            if entry.key.startswith(tag):
-                space = names.get(entry.fingerprint, entry.fingerprint.hex())  # type: ignore[call-overload]
-                found[f"{space}/{entry.origin}"] += 1
-    return dict(found)
+        return set(decode(f))
+    return set()
+
+
+def _origins(entries: Iterable[Entry]) -> dict[str, int]:
+    """Blocks per `namespace/origin`."""
+    names = {bytes(Envelope.of(e).fingerprint()): name for name, e in ENVELOPES.items()}
+    return dict(
+        Counter(f"{names.get(e.fingerprint, e.fingerprint.hex())}/{e.origin}" for e in entries)
+    )
 
 
 def _purge(stage: Stage, group: str, origin: str, seconds: int) -> tuple[int, int] | str:

@@ -90,6 +90,7 @@ class Gateway:
         )
         self._feed = Feed(self._holdings, self._exported)
         self._group = GroupService(self._holdings, self._shared, self._leading)
+        self._ledger: Ledger | None = None
         self._follower: Follower | None = None
         self._serving: ServingProcess | None = None
         self._lost = asyncio.Event()
@@ -132,7 +133,7 @@ class Gateway:
         peers, serving, holdings = self._peers, self._serving, self._holdings
         naming = config.naming
         journal = Journal(config.journal_dir, limits.journal_bytes_max)
-        ledger = Ledger(
+        ledger = self._ledger = Ledger(
             holdings,
             journal,
             self._wrote,
@@ -206,7 +207,7 @@ class Gateway:
             peers=peers,
             serving=serving,
         )
-        purge = Purge(store=store, holdings=holdings, staging=staging, naming=naming)
+        purge = Purge(store=store, holdings=holdings, staging=staging, listed=listings.stored_keys)
         admin_service = AdminService(
             report.document,
             purge,
@@ -352,11 +353,16 @@ class Gateway:
         if self._serving is not None:
             self._serving.nudge()
 
-    def _gone(self, fingerprint: bytes, key: str, since: float) -> None:
-        """Mooncake did not have a block when it was to be served; one put since then stands."""
-        held = self._holdings.get(fingerprint, key)
-        if held is not None and held.since == since:
-            self._holdings.withdraw(fingerprint, key)
+    def _gone(self, fingerprint: bytes, name: int, since: float, changed: bool) -> None:
+        """Mooncake did not have a block when it was to be served, or has other bytes than were written; one
+        put since then stands."""
+        held = self._holdings.get(fingerprint, name)
+        if held is None or held.since != since:
+            return
+        if changed and self._ledger is not None:
+            self._ledger.withhold(fingerprint, name)
+        else:
+            self._holdings.withdraw(fingerprint, name)
 
     def _problem(self, what: str) -> None:
         log.warning("%s", what)

@@ -16,6 +16,7 @@ import xxhash
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
 from federation.errors import ConfigError
+from local_group.names import name_of
 
 FINGERPRINT_BYTES = 16
 DIGEST_BYTES = 16
@@ -152,4 +153,4 @@ def block_digest(fingerprint: bytes, key: str, data: bytes | bytearray | memoryv
 
 def key_hash(fingerprint: bytes, key: str) -> int:
     """xxh3-64 of a key within its namespace: how catalogs name a block."""
-    return xxhash.xxh3_64_intdigest(fingerprint + key.encode())
+    return name_of(fingerprint, key)

@@ -17,10 +17,8 @@ from local_group.config import GIB, KIB, MIB, parse_size
 
 SERVING_OWN_BYTES = 192 * MIB
 """What a serving process uses without any block (measured: 140 MiB)."""
-SERVING_BYTES_PER_BLOCK = 640
-"""What it uses for each block with a key of at most 100 bytes (measured: 555)."""
-SERVING_KEY_BYTES = 100
-"""Bytes of a key that are in that; a longer one takes up room of other blocks."""
+SERVING_BYTES_PER_BLOCK = 100
+"""What it uses for each block, at most while its catalog is being merged or a snapshot comes."""
 
 ENTRY_BYTES = 5
 """Bytes of an entry in a page of a catalog, at most."""
@@ -98,8 +96,8 @@ class Limits(BaseModel):
     """Blocks in the view of one peer, all namespaces; each takes at most 3 bytes of memory, and as much again
     while a view is made anew. Above: the view is cut, pulls miss."""
     holdings_blocks: Annotated[int, _count(1000, 100_000_000)] = 4_000_000
-    """Blocks of this group that are tracked. Above: the rest is not offered to peers. A key above 100 bytes
-    counts for more than one block where it is offered: 1,024 bytes for 2.5."""
+    """Blocks of this group that are tracked. Above: the rest is not offered to peers. Each takes 40 bytes of
+    memory in the gateway, and 50 in the process that serves peers."""
     log_entries: Annotated[int, _count(1024, 262_144)] = 262_144
     """Changes in a holdings log. A peer that is further behind takes a new snapshot."""
     listing_interval_ms: Annotated[int, _count(100, 3_600_000)] = 30_000
@@ -115,7 +113,7 @@ class Limits(BaseModel):
     # The serving process
     serving_memory: Annotated[int, _Bytes, _count(256 * MIB, 1024 * GIB)] = 4 * GIB
     """Bytes of memory in use by the process that serves peers; above, it is killed and started again. It
-    needs 192 MiB, its own `bounce_bytes`, and 640 a block of `holdings_blocks`; the rest is what peers
+    needs 192 MiB, its own `bounce_bytes`, and 100 a block of `holdings_blocks`; the rest is what peers
     can make it use."""
     serving_descriptors: Annotated[int, _count(256, 1_048_576)] = 1024
     """Descriptors (files and connections) open in that process: two connections a gateway of a peer, 8 to

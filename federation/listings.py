@@ -6,7 +6,11 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Iterable
+from array import array
+from collections.abc import Callable, Collection, Mapping
+from typing import TypeAlias
+
+import numpy as np
 
 from federation.config import Limits
 from federation.counters import counters
@@ -15,15 +19,20 @@ from federation.timeouts import timeout
 from local_group.admin import AdminClient
 from local_group.journal import Entry, JournalError
 from local_group.ledger import Ledger
+from local_group.names import Names, name_of
 from local_group.process_errors import AdminError
 
 log = logging.getLogger("moonmesh.gateway")
 
-Classify = Callable[[str], "tuple[bytes, str] | None"]
+Classify: TypeAlias = Callable[[str], "tuple[bytes, str] | None"]
 """The namespace (its fingerprint) and the key of what is stored under a key; None for what is in none."""
+Named: TypeAlias = tuple[bytes, int]
 
-SLICE_KEYS = 1024
-"""Listed keys that are looked at in one go: a ms or two, between which others get their turn."""
+FOUND_AT_ONCE = 512
+"""Blocks that a listing finds and that are taken in one go: a ms or two."""
+DUTY = 20
+"""A listing is made at most in one of so many parts of the time: a master of a million keys is slower for
+others while it makes one."""
 
 
 class Listings:
@@ -53,6 +62,10 @@ class Listings:
         self._namespaces = frozenset(namespaces)
         self._classify = classify
         self._one = asyncio.Lock()
+        self.seconds = 0.0
+        """What the last listing took, from the question to the last byte."""
+        self.keys = 0
+        """Keys in the last listing, of whatever namespace."""
         self.unmatched = 0
         """Keys in the newest listing that are of no namespace: they are offered to nobody."""
 
@@ -65,10 +78,10 @@ class Listings:
             except AdminError as error:
                 # Whose a block is must not be forgotten. That some may be gone costs a round trip each.
                 self._on_problem(f"no key listing at start, all of the journal is taken: {error}")
-                known = await self._ledger.load(lambda fingerprint, key: True)
+                known = await self._ledger.load(lambda fingerprint, name: True)
             else:
                 known = await self._ledger.load(listed.has)
-                await self._find(listed, began)
+                await self._compare(listed, began)
             log.info("%d blocks are known from the journal", known)
 
     async def correct(self) -> None:
@@ -77,20 +90,37 @@ class Listings:
             began = time.monotonic()
             self._ledger.holdings.listing_begins()
             try:
-                listed = await self._list()
-                gone = self._ledger.holdings.reconcile(listed.has, began)
-                counters.add("moonmesh_listing_gone_total", gone)
-                await self._find(listed, began)
+                await self._compare(await self._list(), began)
             except AdminError as error:
                 self._on_problem(f"no key listing: {error}")
             finally:
                 self._ledger.holdings.listing_ends()
 
+    async def stored_keys(self, blocks: Collection[Named]) -> Mapping[Named, str]:
+        """The keys under which Mooncake has those of the blocks that it has.
+
+        Raises:
+            AdminError: it cannot be asked.
+        """
+        found: dict[Named, str] = {}
+
+        def take(lines: list[bytes]) -> None:
+            for line in lines:
+                stored = line.decode(errors="surrogateescape")
+                block = self._classify(stored)
+                if block is not None:
+                    named = (bytes(block[0]), name_of(*block))
+                    if named in blocks:
+                        found[named] = stored
+
+        async with self._one:
+            await self._admin.list_keys(take, self._limits.listing_bytes_max)
+        return found
+
     async def run(self, lost: asyncio.Event) -> None:
         """Lists at an interval, and before its time when serves show a great loss (`lost`)."""
-        interval = self._limits.listing_interval_ms / 1000
-        soonest = min(interval, self._limits.listing_soonest_ms / 1000)
         while True:
+            soonest, interval = self.pauses()
             await asyncio.sleep(soonest)
             with contextlib.suppress(asyncio.TimeoutError):
                 async with timeout(interval - soonest):
@@ -98,28 +128,45 @@ class Listings:
             lost.clear()
             await self.correct()
 
+    def pauses(self) -> tuple[float, float]:
+        """Seconds until the next listing: at least, and at most."""
+        paced = self.seconds * (DUTY - 1)
+        interval = max(self._limits.listing_interval_ms / 1000, paced)
+        return max(paced, min(interval, self._limits.listing_soonest_ms / 1000)), interval
+
     async def _list(self) -> _Listed:
-        listed, unmatched = _Listed(), 0
-        keys = await self._admin.all_keys(self._limits.listing_bytes_max)
-        async for stored in _in_slices(keys):
-            block = self._classify(stored)
-            if block is not None:
-                listed.add(*block)
-            else:
-                unmatched += 1
-        self.unmatched = unmatched
+        listed = _Listed(self._classify)
+        began = time.monotonic()
+        try:
+            await self._admin.list_keys(listed.take, self._limits.listing_bytes_max)
+        finally:
+            self.seconds = time.monotonic() - began
+        await asyncio.to_thread(listed.sort)  # without the interpreter's lock
+        self.keys = listed.keys
+        self.unmatched = listed.unmatched
         counters.add("moonmesh_listings_total")
         return listed
 
-    async def _find(self, listed: _Listed, began_at: float) -> None:
+    async def _compare(self, listed: _Listed, began_at: float) -> None:
+        holdings = self._ledger.holdings
+        gone = found = 0
         doubtful: list[Entry] = []
-        before = len(self._ledger.holdings)
-        for fingerprint in self._namespaces:
-            async for key in _in_slices(listed.keys(fingerprint)):
-                entry = self._ledger.find(fingerprint, key, began_at)
-                if entry is not None:
-                    doubtful.append(entry)
-        counters.add("moonmesh_listing_found_total", max(0, len(self._ledger.holdings) - before))
+        for fingerprint in {*self._namespaces, *(fp for fp, _ in holdings.namespaces())}:
+            for lost, new in holdings.compare(fingerprint, listed.of(fingerprint), began_at):
+                gone += lost
+                await asyncio.sleep(0)
+                if fingerprint not in self._namespaces:
+                    continue
+                before = len(holdings)
+                for n, name in enumerate(new.tolist(), 1):
+                    entry = self._ledger.find(fingerprint, name, began_at)
+                    if entry is not None:
+                        doubtful.append(entry)
+                    if n % FOUND_AT_ONCE == 0:
+                        await asyncio.sleep(0)
+                found += max(0, len(holdings) - before)
+        counters.add("moonmesh_listing_gone_total", gone)
+        counters.add("moonmesh_listing_found_total", found)
         try:
             await self._ledger.found(doubtful)
         except JournalError as error:
@@ -127,23 +174,42 @@ class Listings:
 
 
 class _Listed:
-    """What was listed, by namespace."""
+    """Names of what was listed, by namespace: eight bytes a block."""
 
-    def __init__(self) -> None:
-        self._keys: dict[bytes, set[str]] = {}
+    def __init__(self, classify: Classify) -> None:
+        self._classify = classify
+        self._coming: dict[bytes, array[int]] = {}
+        self._names: dict[bytes, Names] = {}
+        self.keys = 0
+        self.unmatched = 0
 
-    def add(self, fingerprint: bytes, key: str) -> None:
-        self._keys.setdefault(fingerprint, set()).add(key)
+    def take(self, lines: list[bytes]) -> None:
+        """The next keys."""
+        self.keys += len(lines)
+        for line in lines:
+            block = self._classify(line.decode(errors="surrogateescape"))
+            if block is not None:
+                names = self._coming.get(block[0])
+                if names is None:
+                    names = self._coming.setdefault(bytes(block[0]), array("Q"))
+                names.append(name_of(*block))
+            else:
+                self.unmatched += bool(line)
 
-    def has(self, fingerprint: bytes, key: str) -> bool:
-        return key in self._keys.get(fingerprint, ())
+    def sort(self) -> None:
+        """All keys are here."""
+        while self._coming:
+            fingerprint, names = self._coming.popitem()
+            found = np.array(names, dtype=np.uint64)
+            found.sort()
+            self._names[fingerprint] = found
 
-    def keys(self, fingerprint: bytes) -> Collection[str]:
-        return self._keys.get(fingerprint, ())
+    def of(self, fingerprint: bytes) -> Names:
+        """Of one namespace, in ascending order."""
+        return self._names.get(fingerprint, np.empty(0, dtype=np.uint64))
 
-
-async def _in_slices(keys: Iterable[str]) -> AsyncIterator[str]:
-    for n, key in enumerate(keys, 1):
-        yield key
-        if n % SLICE_KEYS == 0:
-            await asyncio.sleep(0)
+    def has(self, fingerprint: bytes, name: int) -> bool:
+        """Whether a block was listed."""
+        names = self.of(fingerprint)
+        at = int(np.searchsorted(names, np.uint64(name)))
+        return at < len(names) and int(names[at]) == name

@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
-from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from typing import NamedTuple, Protocol, TypeAlias
 
 from federation.counters import counters
-from federation.keys.naming import Naming
 from federation.transfer.staging import Staging
 from local_group.holdings import CHANGED, OWN, UNKNOWN, Holdings
+from local_group.process_errors import AdminError
 from local_group.store import Outcome, Status
 
+Named: TypeAlias = tuple[bytes, int]
+"""A block: its namespace and its name."""
+Listed: TypeAlias = Callable[[Collection[Named]], Awaitable[Mapping[Named, str]]]
+
+log = logging.getLogger(__name__)
+
 BATCH_BLOCKS = 512
+LISTED_AT_ONCE = 65_536
+"""Blocks whose keys are looked for in one listing: 20 MB of keys."""
+LOOKED_AT_ONCE = 1024
+"""Blocks that are looked at in one go: some ms."""
 REMOVE_SECONDS = 5.0
 """For one batch."""
 PAUSE_SECONDS = 0.25
@@ -44,13 +55,16 @@ class Purge:
     That a block is not this group's own stays known: written back by an engine that still has it, it
     counts as the origin's again, and another purge finds it. What is pulled meanwhile is found too, as
     long as the purge lasts; a peer that goes on sending is to be taken out of `import` first.
+
+    Args:
+        listed: under which keys Mooncake has blocks, by a key listing made now: the holdings know names.
     """
 
     def __init__(
-        self, *, store: Remover, holdings: Holdings, staging: Staging, naming: Naming
+        self, *, store: Remover, holdings: Holdings, staging: Staging, listed: Listed
     ) -> None:
         self._store = store
-        self._naming = naming
+        self._listed = listed
         self._holdings = holdings
         self._staging = staging
 
@@ -69,33 +83,53 @@ class Purge:
         while True:
             self._staging.drop_of(origin, epoch)
             before = removed
-            found = self._of(origin, epoch)
-            for start in range(0, len(found), BATCH_BLOCKS):
+            found = await self._of(origin, epoch)
+            for start in range(0, len(found), LISTED_AT_ONCE):
                 if time.monotonic() < end:
-                    removed += await self._remove(found[start : start + BATCH_BLOCKS], force)
-            left = len(self._of(origin, epoch))
+                    part = found[start : start + LISTED_AT_ONCE]
+                    removed += await self._remove_all(part, force, end)
+            left = len(await self._of(origin, epoch))
             if not left or time.monotonic() >= end:
                 break
             if removed == before:
                 await asyncio.sleep(PAUSE_SECONDS)
         counters.add("moonmesh_purged_total", removed)
-        origins = {held.origin for _, _, held in self._holdings.items()}
-        origins -= {OWN, UNKNOWN, CHANGED}
+        origins = self._holdings.origins() - {OWN, UNKNOWN, CHANGED}
         return Purged(removed, left, tuple(sorted(origins)))
 
-    def _of(self, origin: str, epoch: int | None) -> list[tuple[bytes, str]]:
-        return [
-            (fingerprint, key)
-            for fingerprint, key, held in self._holdings.items()
-            if held.origin == origin and epoch in (None, held.epoch)
-        ]
+    async def _of(self, origin: str, epoch: int | None) -> list[Named]:
+        found: list[Named] = []
+        if origin not in self._holdings.origins():
+            return found
+        for n, (fingerprint, name, held) in enumerate(self._holdings.items()):
+            if held.origin == origin and epoch in (None, held.epoch):
+                found.append((fingerprint, name))
+            if n % LOOKED_AT_ONCE == 0:
+                await asyncio.sleep(0)
+        return found
 
-    async def _remove(self, blocks: Sequence[tuple[bytes, str]], force: bool) -> int:
-        keys = [self._naming.stored(fingerprint, key) for fingerprint, key in blocks]
+    async def _remove_all(self, blocks: Sequence[Named], force: bool, end: float) -> int:
+        try:
+            keys = await self._listed(set(blocks))
+        except AdminError as error:
+            log.warning("no key listing for a purge: %s", error)
+            return 0
+        for fingerprint, name in blocks:
+            if (fingerprint, name) not in keys:
+                self._holdings.withdraw(fingerprint, name)
+        removed = 0
+        here = list(keys.items())
+        for start in range(0, len(here), BATCH_BLOCKS):
+            if time.monotonic() < end:
+                removed += await self._remove(here[start : start + BATCH_BLOCKS], force)
+        return removed
+
+    async def _remove(self, blocks: Sequence[tuple[Named, str]], force: bool) -> int:
+        keys = [key for _, key in blocks]
         outcomes = await asyncio.to_thread(self._store.remove, keys, REMOVE_SECONDS, force)
         gone = 0
-        for (fingerprint, key), outcome in zip(blocks, outcomes, strict=True):
+        for (named, _), outcome in zip(blocks, outcomes, strict=True):
             if outcome.status in (Status.HIT, Status.MISS):
-                self._holdings.withdraw(fingerprint, key)
+                self._holdings.withdraw(*named)
                 gone += outcome.status is Status.HIT
         return gone

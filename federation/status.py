@@ -117,6 +117,7 @@ class StatusReport:
                 "unmatched_keys": self._unmatched(),
                 "refused": self._holdings.refused,
                 "conflicts": self._holdings.conflicts,
+                "changed": self._holdings.changed,
             },
             "staging": {
                 "blocks": len(self._staging),

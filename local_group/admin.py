@@ -26,6 +26,7 @@ LISTING_TIMEOUT_S = 30.0
 """Seconds for a whole key listing: 100,000 keys take 0.1 s."""
 
 _CHUNK = 1 << 18
+_LISTING_CHUNK = 1 << 16
 _NOT_FOUND = "OBJECT_NOT_FOUND"
 
 
@@ -113,16 +114,26 @@ class AdminClient:
             answer.update(_parse_query(await self._json(_query_path(batch)), batch, self.url))
         return answer
 
-    async def all_keys(self, max_bytes: int = LISTING_BYTES_MAX) -> set[str]:
-        """Every key of the default tenant. (A key with a line feed in it comes out as two.)
+    async def list_keys(
+        self, take: Callable[[list[bytes]], None], max_bytes: int = LISTING_BYTES_MAX
+    ) -> int:
+        """Every key of the default tenant, some hundred at a time, between which other tasks get their turn.
+        (A key with a line feed in it comes out as two.)
+
+        Args:
+            take: called with the next keys. What it was given of a listing that fails is of no use: what is
+                lacking would be taken for removed.
+
+        Returns:
+            Bytes of the listing.
 
         Raises:
-            AdminError: also for a listing above `max_bytes` or cut short: what it lacks would be
-                taken for removed.
+            AdminError: also for a listing above `max_bytes`, or cut short.
         """
-        listing = _Listing(max_bytes, self.url)
-        await self._read("/get_all_keys", listing.feed, self._listing_timeout)
-        return listing.keys()
+        listing = _Listing(max_bytes, self.url, take)
+        await self._read("/get_all_keys", listing.feed, self._listing_timeout, chunk=_LISTING_CHUNK)
+        listing.end()
+        return listing.bytes
 
     async def _json(self, path: str, also: Sequence[int] = ()) -> Any:
         body = _Body(f"{self.url}{path[:80]}")
@@ -130,13 +141,21 @@ class AdminClient:
         return body.json()
 
     async def _read(
-        self, path: str, feed: Callable[[bytes], None], timeout: float, also: Sequence[int] = ()
+        self,
+        path: str,
+        feed: Callable[[bytes], None],
+        timeout: float,
+        also: Sequence[int] = (),
+        chunk: int = _CHUNK,
     ) -> None:
         async def read() -> None:
             async with self._http.stream("GET", path) as response:
                 _check_status(response, also)
-                async for chunk in response.aiter_bytes(_CHUNK):
-                    feed(chunk)
+                async for part in response.aiter_bytes(chunk):
+                    feed(part)
+                    await asyncio.sleep(
+                        0
+                    )  # more may be here already, and then nobody else would run
 
         try:
             await asyncio.wait_for(read(), timeout)
@@ -185,12 +204,6 @@ class SyncAdminClient:
             answer.update(_parse_query(self._json(_query_path(batch)), batch, self.url))
         return answer
 
-    def all_keys(self, max_bytes: int = LISTING_BYTES_MAX) -> set[str]:
-        """See `AdminClient.all_keys`."""
-        listing = _Listing(max_bytes, self.url)
-        self._read("/get_all_keys", listing.feed)
-        return listing.keys()
-
     def _json(self, path: str, also: Sequence[int] = ()) -> Any:
         body = _Body(f"{self.url}{path[:80]}")
         self._read(path, body.feed, also)
@@ -230,33 +243,30 @@ class _Body:
 
 
 class _Listing:
-    """A bounded key listing, parsed as it arrives: one key a line."""
+    """A bounded key listing, given on as it arrives: one key a line."""
 
-    def __init__(self, max_bytes: int, where: str) -> None:
+    def __init__(self, max_bytes: int, where: str, take: Callable[[list[bytes]], None]) -> None:
         self._max_bytes = max_bytes
         self._where = where
-        self._total = 0
+        self._take = take
         self._rest = b""
-        self._keys: set[str] = set()
+        self.bytes = 0
 
     def feed(self, chunk: bytes) -> None:
-        self._total += len(chunk)
-        if self._total > self._max_bytes:
+        self.bytes += len(chunk)
+        if self.bytes > self._max_bytes:
             raise AdminError(
                 f"the key listing has more than {self._max_bytes} bytes",
                 where=self._where,
-                hint="raise listing_bytes_max in [limits]",
+                hint="raise listing_bytes_max in [limits]; without listings, blocks that are evicted "
+                "are offered until a peer has asked for them in vain",
             )
         *lines, self._rest = (self._rest + chunk).split(b"\n")
-        self._add(lines)
+        self._take(lines)
 
-    def keys(self) -> set[str]:
-        self._add([self._rest])
-        self._rest = b""
-        return self._keys
-
-    def _add(self, lines: Iterable[bytes]) -> None:
-        self._keys.update(line.decode(errors="surrogateescape") for line in lines if line)
+    def end(self) -> None:
+        rest, self._rest = self._rest, b""
+        self._take([rest])
 
 
 def _split_askable(keys: Iterable[str]) -> tuple[list[str], dict[str, int | None]]:

@@ -8,9 +8,20 @@ digest, and offered to peers only in namespaces that allow such blocks.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from typing import NamedTuple
+import math
+import struct
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from typing import NamedTuple, TypeAlias
 
+import numpy as np
+
+from local_group.names import NAME_MAX, Names, name_of
+from local_group.sources import Source, Sources
+from local_group.table import Table
+
+Block: TypeAlias = str | int
+"""A block of a namespace: its key, or its name."""
 OWN = ""
 """Origin of a block that an engine of this group computed."""
 UNKNOWN = "?"
@@ -21,6 +32,16 @@ HOPS_MAX = 0xFFFF
 """More than any hop limit: of blocks that are offered to nobody."""
 GONE_MAX = 65_536
 """Blocks that may go while a listing is under way; if more do, it finds nothing new."""
+RIVALS_MAX = 65_536
+"""Blocks of which two digests are known; of one more, the first of them is withdrawn."""
+COMPARED_AT_ONCE = 8192
+"""Blocks of a listing that are compared with what is held in one go: a ms."""
+BLOCK_BYTES_MAX = (1 << 32) - 1
+
+_RECORD = struct.Struct("<16sIHI")  # digest, size, number of the source, since
+_TICKS = 16_384
+"""Of `since`, in a second. A record has the last 32 bits: three days. An older block seems younger by
+a multiple of that, and so may outlive one listing, once."""
 
 
 class Held(NamedTuple):
@@ -52,14 +73,16 @@ class Change(NamedTuple):
     """A block came or went."""
 
     fingerprint: bytes
-    key: str
+    name: int
     added: bool
     attested: bool = True
     """Whether it is known what it should contain; of one that went, whether it was."""
 
 
 class Holdings:
-    """Blocks of one group.
+    """Blocks of one group, each in 40 bytes.
+
+    Keys are not kept: methods take a key or a name (see `local_group.names`), and tell names.
 
     Args:
         blocks_max: entries kept over all namespaces; further reports are counted and dropped.
@@ -86,14 +109,19 @@ class Holdings:
         self._on_change = on_change
         self._on_amended = on_amended
         self._on_hidden = on_hidden
-        self._namespaces: dict[bytes, dict[str, Held]] = {}
+        self._namespaces: dict[bytes, Table] = {}
+        self._sources = Sources()
+        self._rivals: OrderedDict[tuple[bytes, int], bytes] = OrderedDict()
+        self._latest = 0  # ticks
         self._count = 0
         self._unattested = 0
-        self._gone: set[tuple[bytes, str]] | None = None
+        self._gone: set[tuple[bytes, int]] | None = None
         self.refused = 0
         """Blocks dropped because `blocks_max` was reached."""
         self.conflicts = 0
         """Reports whose digest was not the one known."""
+        self.changed = 0
+        """Blocks whose bytes turned out to be others than were written."""
 
     def __len__(self) -> int:
         return self._count
@@ -103,31 +131,53 @@ class Holdings:
         """Blocks that are known from listings alone."""
         return self._unattested
 
-    def get(self, fingerprint: bytes, key: str) -> Held | None:
-        """What is known of a block, if it is held."""
-        return self._namespaces.get(fingerprint, {}).get(key)
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory, about."""
+        return sum(table.nbytes for table in self._namespaces.values())
 
-    def exportable(self, fingerprint: bytes, key: str) -> Held | None:
+    def get(self, fingerprint: bytes, block: Block) -> Held | None:
+        """What is known of a block, if it is held."""
+        table = self._namespaces.get(fingerprint)
+        if table is None:
+            return None
+        name = _name(fingerprint, block)
+        record = table.get(name)
+        return None if record is None else self._held(fingerprint, name, record)
+
+    def exportable(self, fingerprint: bytes, block: Block) -> Held | None:
         """The block, if peers may have it from us."""
-        held = self.get(fingerprint, key)
+        held = self.get(fingerprint, block)
         return held if held is not None and self._offered(fingerprint, held) else None
 
     def namespaces(self) -> Iterator[tuple[bytes, int]]:
         """Each namespace with the number of blocks held in it."""
-        for fingerprint, blocks in self._namespaces.items():
-            yield fingerprint, len(blocks)
+        for fingerprint, table in self._namespaces.items():
+            yield fingerprint, len(table)
 
-    def keys(self, fingerprint: bytes) -> list[str]:
-        """The keys of a namespace as they are now."""
-        return list(self._namespaces.get(fingerprint, ()))
+    def origins(self) -> set[str]:
+        """Where what is held came from."""
+        return self._sources.origins()
 
-    def items(self) -> Iterator[tuple[bytes, str, Held]]:
-        """Every block."""
-        for fingerprint, blocks in self._namespaces.items():
-            for key, held in blocks.items():
-                yield fingerprint, key, held
+    def after(self, fingerprint: bytes, name: int, count: int) -> list[int]:
+        """Up to `count` names held in a namespace, above `name` (-1 for all), in ascending order."""
+        table = self._namespaces.get(fingerprint)
+        return table.after(name, count) if table is not None else []
 
-    def report(self, fingerprint: bytes, key: str, size: int, digest: bytes, now: float) -> bool:
+    def last(self, fingerprint: bytes) -> int | None:
+        """The highest name in a namespace."""
+        table = self._namespaces.get(fingerprint)
+        return table.last() if table is not None else None
+
+    def items(self) -> Iterator[tuple[bytes, int, Held]]:
+        """Every block, by its name. What comes and goes meanwhile may be among them or not."""
+        for fingerprint, table in list(self._namespaces.items()):
+            for name, record in table.items():
+                yield fingerprint, name, self._held(fingerprint, name, record)
+
+    def report(
+        self, fingerprint: bytes, block: Block, size: int, digest: bytes, now: float
+    ) -> bool:
         """An engine of this group says that it has put a block. True if it attests one that was not.
 
         Mooncake keeps the FIRST value of a key, and puts a block anew once it was evicted. So a second
@@ -135,27 +185,24 @@ class Holdings:
         reads the block to send it finds out. A report of a block that came from a peer is an engine
         writing back what it was given: its origin stands. A block whose bytes were replaced stays one.
         """
-        known = self.get(fingerprint, key)
-        if known is not None:
-            if known.origin == CHANGED:
-                return False
-            if not known.attested:
-                self._replace(fingerprint, key, known, Held(size, digest, OWN, 0, 0, now))
-                return True
-            if known.digest != digest:
-                self.conflicts += 1
-                self._namespaces[fingerprint][key] = known._replace(
-                    rival=digest, size=max(size, known.size)
-                )
-                if self._offered(fingerprint, known):
-                    self._on_amended(Change(fingerprint, key, added=True))
+        name = _name(fingerprint, block)
+        known = self.get(fingerprint, name)
+        if known is None:
+            return self._add(fingerprint, name, Held(size, digest, OWN, 0, 0, now))
+        if known.origin == CHANGED:
             return False
-        return self._add(fingerprint, key, Held(size, digest, OWN, 0, 0, now))
+        if not known.attested:
+            return self._replace(fingerprint, name, known, Held(size, digest, OWN, 0, 0, now))
+        if known.digest != digest:
+            self.conflicts += 1
+            doubted = known._replace(rival=digest, size=max(size, known.size))
+            self._replace(fingerprint, name, known, doubted)
+        return False
 
     def admit(
         self,
         fingerprint: bytes,
-        key: str,
+        block: Block,
         size: int,
         digest: bytes,
         origin: str,
@@ -164,49 +211,63 @@ class Holdings:
         now: float,
     ) -> bool:
         """A block pulled from `origin` is now in the local Mooncake. True if that is news."""
-        if self.get(fingerprint, key) is not None:
+        name = _name(fingerprint, block)
+        if self.get(fingerprint, name) is not None:
             return False
-        return self._add(fingerprint, key, Held(size, digest, origin, epoch, hops, now))
+        return self._add(fingerprint, name, Held(size, digest, origin, epoch, hops, now))
 
-    def find(self, fingerprint: bytes, key: str, origin: str, now: float) -> bool:
+    def find(self, fingerprint: bytes, block: Block, origin: str, now: float) -> bool:
         """A listing has a block that nobody attested. True if that is news.
 
         Args:
             origin: `OWN`, or `UNKNOWN` where it may be a peer's: then it is offered to nobody.
             now: when the listing began.
         """
-        if self.get(fingerprint, key) is not None:
+        name = _name(fingerprint, block)
+        if self.get(fingerprint, name) is not None:
             return False
-        return self._add(fingerprint, key, _unattested(origin, now))
+        return self._add(fingerprint, name, _unattested(origin, now))
 
-    def withhold(self, fingerprint: bytes, key: str, now: float) -> bool:
+    def withhold(self, fingerprint: bytes, block: Block, now: float) -> bool:
         """The bytes of a block were replaced: it is offered to nobody until a listing lacks it.
 
         False if that was known, or the block is not held.
         """
-        known = self.get(fingerprint, key)
+        name = _name(fingerprint, block)
+        known = self.get(fingerprint, name)
         if known is None or known.origin == CHANGED:
             return False
-        self._replace(fingerprint, key, known, _unattested(CHANGED, now))
-        return True
+        self.changed += 1
+        return self._replace(fingerprint, name, known, _unattested(CHANGED, now))
 
-    def restore(self, fingerprint: bytes, key: str, held: Held) -> None:
-        """Takes an entry from the journal; the last one for a key stands."""
-        self.withdraw(fingerprint, key)
-        self._add(fingerprint, key, held)
+    def restore(self, fingerprint: bytes, block: Block, held: Held) -> bool:
+        """Takes an entry from the journal; the last one for a block stands. False if there is no room."""
+        name = _name(fingerprint, block)
+        self.withdraw(fingerprint, name)
+        return self._add(fingerprint, name, held)
 
-    def withdraw(self, fingerprint: bytes, key: str) -> bool:
+    def withdraw(self, fingerprint: bytes, block: Block) -> bool:
         """Forgets a block that is gone, or of which it is no longer known what it holds."""
-        blocks = self._namespaces.get(fingerprint)
-        held = blocks.pop(key, None) if blocks is not None else None
-        if held is None:
+        table = self._namespaces.get(fingerprint)
+        if table is None:
             return False
+        name = _name(fingerprint, block)
+        record = table.pop(name)
+        if record is None:
+            return False
+        held = self._held(fingerprint, name, record)
+        if not len(table):
+            del self._namespaces[fingerprint]
+        self._sources.give(_RECORD.unpack(record)[2])
+        self._rivals.pop((fingerprint, name), None)
         self._count -= 1
         self._unattested -= not held.attested
         if self._gone is not None and len(self._gone) <= GONE_MAX:
-            self._gone.add((fingerprint, key))
-        self._tell(held, Change(fingerprint, key, False, held.attested))
+            self._gone.add((fingerprint, name))
+        self._tell(held, Change(fingerprint, name, False, held.attested))
         return True
+
+    # Listings
 
     def listing_begins(self) -> None:
         """From now on it is remembered which blocks go: a listing made meanwhile may still have them."""
@@ -216,57 +277,98 @@ class Holdings:
         """What the listing has is known by now."""
         self._gone = None
 
-    def findable(self, fingerprint: bytes, key: str) -> bool:
+    def findable(self, fingerprint: bytes, block: Block) -> bool:
         """Whether a listing that has this block can be believed: it has not gone since that began."""
         gone = self._gone
-        return gone is None or (len(gone) <= GONE_MAX and (fingerprint, key) not in gone)
+        if gone is None:
+            return True
+        return len(gone) <= GONE_MAX and (fingerprint, _name(fingerprint, block)) not in gone
 
-    def reconcile(
-        self,
-        listed: Callable[[bytes, str], bool],
-        began_at: float,
-        within: Iterable[bytes] | None = None,
-    ) -> int:
-        """Withdraws what a complete listing no longer has; returns how many blocks that were.
+    def compare(
+        self, fingerprint: bytes, listed: Names, began_at: float
+    ) -> Iterator[tuple[int, Names]]:
+        """Withdraws what a complete listing no longer has; a slice with each step.
 
         Args:
-            listed: whether the listing has this block.
-            began_at: when the listing began; what was attested or found after it survives.
-            within: namespaces the listing covers; all, if None.
-        """
-        fingerprints = list(self._namespaces if within is None else within)
-        gone = [
-            (fingerprint, key)
-            for fingerprint in fingerprints
-            for key, held in self._namespaces.get(fingerprint, {}).items()
-            if held.since < began_at and not listed(fingerprint, key)
-        ]
-        for fingerprint, key in gone:
-            self.withdraw(fingerprint, key)
-        return len(gone)
+            listed: names that it has of the namespace, in ascending order.
+            began_at: when it began; what was attested or found after it survives.
 
-    def _add(self, fingerprint: bytes, key: str, held: Held) -> bool:
-        if self._count >= self._blocks_max:
+        Yields:
+            How many blocks were withdrawn, and the names that are listed and not held.
+        """
+        first = 0
+        while first <= NAME_MAX:
+            at = int(np.searchsorted(listed, np.uint64(first)))
+            last = NAME_MAX
+            if at + COMPARED_AT_ONCE < len(listed):
+                last = int(listed[at + COMPARED_AT_ONCE])
+            table = self._namespaces.get(fingerprint)
+            held = np.empty(0, dtype=np.uint64)
+            if table is not None:
+                held, last = table.between(first, last, COMPARED_AT_ONCE)
+            there = listed[at : int(np.searchsorted(listed, np.uint64(last), side="right"))]
+            gone = 0
+            for name in held[~_among(held, there)].tolist():
+                known = self.get(fingerprint, name)
+                if known is not None and known.since < began_at:
+                    gone += self.withdraw(fingerprint, name)
+            yield gone, there[~_among(there, held)]
+            first = last + 1
+
+    # Parts
+
+    def _held(self, fingerprint: bytes, name: int, record: bytes) -> Held:
+        digest, size, number, ticks = _RECORD.unpack(record)
+        source = self._sources[number]
+        rival = self._rivals.get((fingerprint, name)) if self._rivals else None
+        since = self._latest - ((self._latest - ticks) & 0xFFFFFFFF)
+        return Held(size, digest if size else b"", *source, since / _TICKS, rival)
+
+    def _add(self, fingerprint: bytes, name: int, held: Held) -> bool:
+        if self._count >= self._blocks_max or not self._put(fingerprint, name, held):
             self.refused += 1
             return False
-        self._namespaces.setdefault(fingerprint, {})[key] = held
         self._count += 1
         self._unattested += not held.attested
-        self._tell(held, Change(fingerprint, key, True, held.attested))
+        self._tell(held, Change(fingerprint, name, True, held.attested))
         return True
 
-    def _replace(self, fingerprint: bytes, key: str, known: Held, held: Held) -> None:
+    def _put(self, fingerprint: bytes, name: int, held: Held) -> bool:
+        if held.size > BLOCK_BYTES_MAX:
+            return False
+        number = self._sources.take(Source(held.origin, held.epoch, held.hops))
+        if number is None:
+            return False
+        ticks = math.ceil(held.since * _TICKS)  # later, so that it survives a listing
+        self._latest = max(self._latest, ticks)
+        record = _RECORD.pack(held.digest, held.size, number, ticks & 0xFFFFFFFF)
+        self._namespaces.setdefault(fingerprint, Table(_RECORD.size)).put(name, record)
+        if held.rival is not None:
+            self._rivals[(fingerprint, name)] = held.rival
+            if len(self._rivals) > RIVALS_MAX:
+                self.withdraw(*next(iter(self._rivals)))
+        return True
+
+    def _replace(self, fingerprint: bytes, name: int, known: Held, held: Held) -> bool:
         """Something else is known of a block now."""
-        self._namespaces[fingerprint][key] = held
+        record = self._namespaces[fingerprint].get(name)
+        assert record is not None
+        if not self._put(fingerprint, name, held):
+            self.refused += 1
+            return False
+        self._sources.give(_RECORD.unpack(record)[2])
+        if held.rival is None:
+            self._rivals.pop((fingerprint, name), None)
         self._unattested += known.attested - held.attested
         before, after = self._offered(fingerprint, known), self._offered(fingerprint, held)
-        change = Change(fingerprint, key, after, (held if after else known).attested)
+        change = Change(fingerprint, name, after, (held if after else known).attested)
         if before and after:
             self._on_amended(change)
         elif before or after:
             self._on_change(change)
         else:
-            self._on_hidden(Change(fingerprint, key, added=True))
+            self._on_hidden(change._replace(added=True))
+        return True
 
     def _offered(self, fingerprint: bytes, held: Held) -> bool:
         """Whether peers may have it from us."""
@@ -275,6 +377,19 @@ class Holdings:
     def _tell(self, held: Held, change: Change) -> None:
         offered = self._offered(change.fingerprint, held)
         (self._on_change if offered else self._on_hidden)(change)
+
+
+def _name(fingerprint: bytes, block: Block) -> int:
+    return block if isinstance(block, int) else name_of(fingerprint, block)
+
+
+def _among(names: Names, others: Names) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    """Which of `names` are in `others`, which are in ascending order."""
+    if not len(others):
+        return np.zeros(len(names), dtype=np.bool_)
+    at = np.searchsorted(others, names)
+    found: np.ndarray[tuple[int], np.dtype[np.bool_]] = others.take(at, mode="clip") == names
+    return found
 
 
 def _unattested(origin: str, now: float) -> Held:

@@ -4,14 +4,16 @@ Without it a restarted gateway would know from listings THAT a block is here, no
 engines computed it or which peer it came from; then the hop limit and purging by origin both fail.
 
     record: length u32 | crc32 u32 | body;  body: version u8 | size u64 | hops u16 | epoch u64 |
-            origin length u8 | key length u16 | fingerprint 16 B | digest 16 B | origin | key
+            origin length u8 | name u64 | fingerprint 16 B | digest 16 B | origin
 
-A block of size 0 has no digest: it is known, and not what it should contain. A record cut short by a crash
-ends the replay; what came before it stands.
+Version 1 had the key behind the origin, and its length (u16) instead of the name. A block of size 0 has no
+digest: it is known, and not what it should contain. A record cut short by a crash ends the replay; what came
+before it stands.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import struct
 import threading
@@ -21,10 +23,12 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from local_group.errors import MoonmeshError
+from local_group.names import name_of
 
-_VERSION = 1
+_VERSION = 2
 _FRAME = struct.Struct("<II")
-_BODY = struct.Struct("<BQHQBH16s16s")
+_BODY = struct.Struct("<BQHQBQ16s16s")
+_BODY_1 = struct.Struct("<BQHQBH16s16s")
 _RECORD_BYTES_MAX = _BODY.size + 255 + 65535
 FILE_NAME = "provenance.log"
 
@@ -39,7 +43,8 @@ class Entry(NamedTuple):
     """One attributed block, as in `local_group.holdings.Held`."""
 
     fingerprint: bytes
-    key: str
+    name: int
+    """See `local_group.names`."""
     size: int
     digest: bytes
     origin: str
@@ -49,21 +54,9 @@ class Entry(NamedTuple):
 
 def encode(entry: Entry) -> bytes:
     """One record."""
-    origin, key = entry.origin.encode(), entry.key.encode()
-    body = (
-        _BODY.pack(
-            _VERSION,
-            entry.size,
-            entry.hops,
-            entry.epoch,
-            len(origin),
-            len(key),
-            entry.fingerprint,
-            entry.digest,
-        )
-        + origin
-        + key
-    )
+    origin = entry.origin.encode()
+    head = (_VERSION, entry.size, entry.hops, entry.epoch, len(origin), entry.name)
+    body = _BODY.pack(*head, entry.fingerprint, entry.digest) + origin
     return _FRAME.pack(len(body), zlib.crc32(body)) + body
 
 
@@ -75,21 +68,34 @@ def decode(file: BinaryIO) -> Generator[Entry, None, bool]:
     """
     while len(frame := file.read(_FRAME.size)) == _FRAME.size:
         length, crc = _FRAME.unpack(frame)
-        if not _BODY.size <= length <= _RECORD_BYTES_MAX:
+        if not _BODY_1.size <= length <= _RECORD_BYTES_MAX:
             return False
         body = file.read(length)
         if len(body) != length:
             return True
-        if zlib.crc32(body) != crc:
+        entry = _entry(body) if zlib.crc32(body) == crc else None
+        if entry is None:
             return False
-        version, size, hops, epoch, n_origin, n_key, fingerprint, digest = _BODY.unpack_from(body)
-        if version != _VERSION or _BODY.size + n_origin + n_key != length:
-            return False
-        at = _BODY.size
-        origin = body[at : at + n_origin].decode()
-        key = body[at + n_origin :].decode()
-        yield Entry(fingerprint, key, size, digest if size else b"", origin, epoch, hops)
+        yield entry
     return True
+
+
+def _entry(body: bytes) -> Entry | None:
+    if body[0] == 1:
+        _, size, hops, epoch, n_origin, n_key, fingerprint, digest = _BODY_1.unpack_from(body)
+        at = _BODY_1.size + n_origin
+        if at + n_key != len(body):
+            return None
+        name = name_of(fingerprint, body[at:].decode(errors="surrogateescape"))
+    elif body[0] == _VERSION and len(body) >= _BODY.size:
+        _, size, hops, epoch, n_origin, name, fingerprint, digest = _BODY.unpack_from(body)
+        at = _BODY.size + n_origin
+        if at != len(body):
+            return None
+    else:
+        return None
+    origin = body[at - n_origin : at].decode()
+    return Entry(fingerprint, name, size, digest if size else b"", origin, epoch, hops)
 
 
 class Journal:
@@ -105,6 +111,7 @@ class Journal:
         self._bytes_max = bytes_max
         self._lock = threading.Lock()
         self._file: BinaryIO | None = None
+        self._fresh: BinaryIO | None = None
         self._size = 0
         self.lost = False
         """`load` found no file, or a damaged one: not all that was recorded is known."""
@@ -136,31 +143,66 @@ class Journal:
         Raises:
             JournalError: if the disk refuses; the old file stands.
         """
-        fresh = self._path.with_suffix(".new")
-        with self._lock:
+        self.begin_anew()
+        self.write_anew(entries)
+        self.end_anew()
+
+    def begin_anew(self) -> None:
+        """The first of three steps of `rewrite`; until the last one the old file stands, and is appended to
+        by nobody.
+
+        Raises:
+            JournalError: if the disk refuses.
+        """
+        with self._lock, self._explained("rewrite"):
+            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if self._fresh is not None:
+                self._fresh.close()
+            self._fresh = _open_private(self._path.with_suffix(".new"))
+
+    def write_anew(self, entries: Iterable[Entry]) -> None:
+        """Adds to the new file, after `begin_anew`.
+
+        Raises:
+            JournalError: if the disk refuses.
+        """
+        with self._lock, self._explained("rewrite"):
+            assert self._fresh is not None
+            self._fresh.writelines(map(encode, entries))
+
+    def end_anew(self) -> None:
+        """Puts the new file in the place of the old one.
+
+        Raises:
+            JournalError: if the disk refuses.
+        """
+        with self._lock, self._explained("rewrite"):
+            assert self._fresh is not None
+            fresh, self._fresh = self._fresh, None
+            with fresh:
+                fresh.flush()
+                os.fsync(fresh.fileno())
+            os.replace(self._path.with_suffix(".new"), self._path)
+            directory = os.open(self._path.parent, os.O_RDONLY)
             try:
-                self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-                with _open_private(fresh) as file:
-                    for entry in entries:
-                        file.write(encode(entry))
-                    file.flush()
-                    os.fsync(file.fileno())
-                os.replace(fresh, self._path)
-                directory = os.open(self._path.parent, os.O_RDONLY)
-                try:
-                    os.fsync(directory)
-                finally:
-                    os.close(directory)
-                if self._file is not None:
-                    self._file.close()
-                self._file = self._path.open("ab", buffering=0)
-                self._size = self._path.stat().st_size
-            except OSError as error:
-                raise JournalError(
-                    f"cannot rewrite the journal: {error.strerror}",
-                    where=str(self._path),
-                    hint="free space or fix the permissions of data_dir",
-                ) from error
+                os.fsync(directory)
+            finally:
+                os.close(directory)
+            if self._file is not None:
+                self._file.close()
+            self._file = self._path.open("ab", buffering=0)
+            self._size = self._path.stat().st_size
+
+    @contextlib.contextmanager
+    def _explained(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise JournalError(
+                f"cannot {what} the journal: {error.strerror}",
+                where=str(self._path),
+                hint="free space or fix the permissions of data_dir",
+            ) from error
 
     def has_room(self, entries: Iterable[Entry]) -> bool:
         """Whether `append` would take these; if not, `rewrite` may make room."""

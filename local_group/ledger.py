@@ -6,20 +6,24 @@ Calls into the disk run on threads; a lock keeps a compaction from losing what i
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
-from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
-from local_group.holdings import CHANGED, HOPS_MAX, OWN, UNKNOWN, Held, Holdings
+from local_group.foreign import Foreign
+from local_group.holdings import CHANGED, HOPS_MAX, OWN, UNKNOWN, Block, Held, Holdings
 from local_group.journal import Entry, Journal
+from local_group.names import name_of
 
 REWRITE_SECONDS = 30.0
 """Between two attempts to make room in a full journal: each writes all of it."""
 APPEND_BLOCKS = 4096
 """Blocks found by a listing that are recorded in one go."""
-
+RESTORED_AT_ONCE = 1024
+"""Blocks of the journal that are taken in one go at start."""
 FOREIGN_MAX = 262_144
-"""Pulled blocks remembered although they are not (or no longer) in Mooncake; the oldest go first."""
+"""Pulled blocks that are remembered at least, although they are not (or no longer) in Mooncake; twice as
+many at most."""
 
 
 class Ledger:
@@ -50,8 +54,9 @@ class Ledger:
         self._on_own = on_own
         self._imported = frozenset(imported)
         self._alone = alone
+        self._withheld: list[Entry] = []  # not recorded yet; each is held
         self._doubt = False  # until all is found that was here when the journal was lost
-        self._foreign: OrderedDict[tuple[bytes, str], Entry] = OrderedDict()
+        self._foreign = Foreign(FOREIGN_MAX)
         self._disk = asyncio.Lock()
         self._rewritten_at = float("-inf")
 
@@ -65,12 +70,12 @@ class Ledger:
         """Blocks of peers that are known as such."""
         return len(self._foreign)
 
-    async def load(self, listed: Callable[[bytes, str], bool]) -> int:
+    async def load(self, listed: Callable[[bytes, int], bool]) -> int:
         """Takes back what the last run knew; opens the journal.
 
         Args:
-            listed: whether a listing of Mooncake, taken just now, has this block. Own blocks that it
-                lacks are forgotten; of a peer's it stays known whose they are.
+            listed: whether a listing of Mooncake, taken just now, has the block of this name. Own blocks
+                that it lacks are forgotten; of a peer's it stays known whose they are.
 
         Returns:
             The number of blocks held.
@@ -78,36 +83,39 @@ class Ledger:
         Raises:
             JournalError: if the disk refuses.
         """
+        latest = Holdings(blocks_max=1 << 62, hop_limit=1, on_change=lambda _: None)
 
-        def read() -> tuple[list[Entry], list[Entry]]:
-            latest = {(e.fingerprint, e.key): e for e in self._journal.load()}
-            here = [e for e in latest.values() if listed(e.fingerprint, e.key)]
-            gone = [
-                e for e in latest.values() if is_foreign(e) and not listed(e.fingerprint, e.key)
-            ][-FOREIGN_MAX:]
-            self._journal.rewrite([*gone, *here])
-            return here, gone
+        def read() -> None:
+            for e in self._journal.load():
+                latest.restore(e.fingerprint, e.name, held_of(e, 0.0))
+                if is_foreign(e):
+                    self.remember(e)
+                else:
+                    self._foreign.forget(e.fingerprint, e.name)
+
+        def here() -> Iterator[tuple[bytes, int, Held]]:
+            return (each for each in latest.items() if listed(*each[:2]))
+
+        def gone() -> Iterator[Entry]:
+            return (e for e in self._foreign if not listed(e.fingerprint, e.name))
 
         async with self._disk:
-            here, gone = await asyncio.to_thread(read)
+            await asyncio.to_thread(read)
+            entries = itertools.chain(gone(), itertools.starmap(entry_of, here()))
+            await asyncio.to_thread(self._journal.rewrite, entries)
         self._doubt = self._journal.lost
         now = time.monotonic()
-        for e in gone:
-            self.remember(e)
-        for e in here:
-            if is_foreign(e):
-                self.remember(e)
-            held = Held(e.size, e.digest, e.origin, e.epoch, e.hops, now)
-            self.holdings.restore(e.fingerprint, e.key, held)
-        return len(here)
+        count = 0
+        for fingerprint, name, held in here():
+            self.holdings.restore(fingerprint, name, held._replace(since=now))
+            count += 1
+            if count % RESTORED_AT_ONCE == 0:
+                await asyncio.sleep(0)
+        return count
 
     def remember(self, entry: Entry) -> None:
         """A block of a peer has landed here: from now on it is known whose it is."""
-        name = (entry.fingerprint, entry.key)
-        self._foreign[name] = entry
-        self._foreign.move_to_end(name)
-        while len(self._foreign) > FOREIGN_MAX:
-            self._foreign.popitem(last=False)
+        self._foreign.remember(entry)
 
     async def report(self, entries: Sequence[Entry]) -> None:
         """Engines of this group have put these blocks.
@@ -119,13 +127,13 @@ class Ledger:
         fresh: list[Entry] = []
         ours: list[Entry] = []
         for e in entries:
-            known = self._foreign.get((e.fingerprint, e.key))
+            known = self._foreign.get(e.fingerprint, e.name)
             if known is not None and known.digest == e.digest:
                 if self._hold(known, now):
                     fresh.append(known)
                 continue
-            before = self.holdings.get(e.fingerprint, e.key)
-            if self.holdings.report(e.fingerprint, e.key, e.size, e.digest, now):
+            before = self.holdings.get(e.fingerprint, e.name)
+            if self.holdings.report(e.fingerprint, e.name, e.size, e.digest, now):
                 fresh.append(e)
                 ours.append(e)
             elif before is not None and before.origin == OWN and before.digest != e.digest:
@@ -135,7 +143,7 @@ class Ledger:
         if fresh:
             await self._append(fresh, durable=False)
 
-    def find(self, fingerprint: bytes, key: str, began_at: float) -> Entry | None:
+    def find(self, fingerprint: bytes, name: int, began_at: float) -> Entry | None:
         """A listing that began at `began_at` has this block. What is to be recorded of it, if anything.
 
         A block of a peer is known as such. Of any other it is doubtful whose it is, where it can have
@@ -143,17 +151,17 @@ class Ledger:
         was lost. Such a block is offered to nobody, and that is recorded: at the next start nobody knows
         of the loss.
         """
-        if not self.holdings.findable(fingerprint, key):
+        if not self.holdings.findable(fingerprint, name):
             return None
-        known = self._foreign.get((fingerprint, key))
+        known = self._foreign.get(fingerprint, name)
         if known is not None:
             self._hold(known, began_at)
             return None
         doubtful = fingerprint in self._imported and (self._doubt or not self._alone)
         origin = UNKNOWN if doubtful else OWN
-        if not self.holdings.find(fingerprint, key, origin, began_at) or not doubtful:
+        if not self.holdings.find(fingerprint, name, origin, began_at) or not doubtful:
             return None
-        return Entry(fingerprint, key, 0, b"", UNKNOWN, 0, HOPS_MAX)
+        return Entry(fingerprint, name, 0, b"", UNKNOWN, 0, HOPS_MAX)
 
     async def found(self, doubtful: Sequence[Entry]) -> None:
         """A listing has been gone through with `find`, which gave these.
@@ -161,19 +169,17 @@ class Ledger:
         Raises:
             JournalError: if the disk refuses.
         """
-        for start in range(0, len(doubtful), APPEND_BLOCKS):
-            await self._append(doubtful[start : start + APPEND_BLOCKS], durable=True)
+        entries, self._withheld = [*doubtful, *self._withheld], []
+        for start in range(0, len(entries), APPEND_BLOCKS):
+            await self._append(entries[start : start + APPEND_BLOCKS], durable=True)
         self._doubt = False
 
-    async def withhold(self, fingerprint: bytes, key: str) -> None:
-        """The bytes of a block are not those that were written first: it is offered to nobody.
-
-        Raises:
-            JournalError: if the disk refuses; it is not offered all the same, until a restart.
+    def withhold(self, fingerprint: bytes, name: int) -> None:
+        """The bytes of a block are not those that were written first: it is offered to nobody. That is
+        recorded with the next listing; who starts anew before that finds out once more.
         """
-        if self.holdings.withhold(fingerprint, key, time.monotonic()):
-            counted = Entry(fingerprint, key, 0, b"", CHANGED, 0, HOPS_MAX)
-            await asyncio.shield(self._append([counted], durable=False))
+        if self.holdings.withhold(fingerprint, name, time.monotonic()):
+            self._withheld.append(Entry(fingerprint, name, 0, b"", CHANGED, 0, HOPS_MAX))
 
     async def copy(self, told: Iterable[tuple[Entry, bytes | None]]) -> None:
         """Another gateway of this group holds these blocks, each with its rival digest, if it has one.
@@ -186,9 +192,9 @@ class Ledger:
         for e, rival in told:
             if is_foreign(e):
                 self.remember(e)
-            before = self.holdings.get(e.fingerprint, e.key)
-            held = Held(e.size, e.digest, e.origin, e.epoch, e.hops, now, rival)
-            self.holdings.restore(e.fingerprint, e.key, held)
+            before = self.holdings.get(e.fingerprint, e.name)
+            held = held_of(e, now)._replace(rival=rival)
+            self.holdings.restore(e.fingerprint, e.name, held)
             if before is None or (before.digest, before.origin) != (e.digest, e.origin):
                 fresh.append(e)
         if fresh:
@@ -217,7 +223,7 @@ class Ledger:
     def _hold(self, entry: Entry, now: float) -> bool:
         return self.holdings.admit(
             entry.fingerprint,
-            entry.key,
+            entry.name,
             entry.size,
             entry.digest,
             entry.origin,
@@ -232,18 +238,25 @@ class Ledger:
             full = not self._journal.has_room(entries)
             if full and now - self._rewritten_at >= REWRITE_SECONDS:
                 self._rewritten_at = now
-                await asyncio.to_thread(self._journal.rewrite, self._everything())
+                await self._compact()
             await asyncio.to_thread(self._journal.append, entries, durable=durable)
 
-    def _everything(self) -> list[Entry]:
+    async def _compact(self) -> None:
+        """A journal of what is known now. What changes meanwhile is appended to it after that."""
+        await asyncio.to_thread(self._journal.begin_anew)
+        entries = self._everything()
+        while part := list(itertools.islice(entries, APPEND_BLOCKS)):
+            await asyncio.to_thread(self._journal.write_anew, part)
+        await asyncio.to_thread(self._journal.end_anew)
+
+    def _everything(self) -> Iterator[Entry]:
         """What a compacted journal holds: all that is known of a peer's blocks, and our own."""
-        held = [
-            Entry(fp, key, h.size, h.digest, h.origin, h.epoch, h.hops)
-            for fp, key, h in self.holdings.items()
-            if h.attested or h.origin != OWN  # the next listing finds it again
-        ]
-        names = {(e.fingerprint, e.key) for e in held}
-        return [*(e for name, e in self._foreign.items() if name not in names), *held]
+        for e in self._foreign:
+            if self.holdings.get(e.fingerprint, e.name) is None:
+                yield e
+        for fingerprint, name, held in self.holdings.items():
+            if held.attested or held.origin != OWN:  # the next listing finds it again
+                yield entry_of(fingerprint, name, held)
 
 
 def is_foreign(entry: Entry) -> bool:
@@ -251,6 +264,17 @@ def is_foreign(entry: Entry) -> bool:
     return entry.origin not in (OWN, UNKNOWN, CHANGED)
 
 
-def own(fingerprint: bytes, key: str, size: int, digest: bytes) -> Entry:
+def own(fingerprint: bytes, block: Block, size: int, digest: bytes) -> Entry:
     """The entry of a block that an engine of this group wrote."""
-    return Entry(fingerprint, key, size, digest, OWN, 0, 0)
+    name = block if isinstance(block, int) else name_of(fingerprint, block)
+    return Entry(fingerprint, name, size, digest, OWN, 0, 0)
+
+
+def entry_of(fingerprint: bytes, name: int, held: Held) -> Entry:
+    """What is recorded of a block."""
+    return Entry(fingerprint, name, held.size, held.digest, held.origin, held.epoch, held.hops)
+
+
+def held_of(entry: Entry, now: float) -> Held:
+    """A block as it was recorded."""
+    return Held(entry.size, entry.digest, entry.origin, entry.epoch, entry.hops, now)

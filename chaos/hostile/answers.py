@@ -46,14 +46,17 @@ def load_content(blocks: BlockBytes) -> Content:
 
 
 def _blocks(
-    keys: Sequence[str], make: Callable[[str], tuple[bytes, bytes]], hops: int = 0
+    keys: Sequence[str],
+    make: Callable[[str], tuple[bytes, bytes]],
+    hops: int = 0,
+    attested: bool = True,
 ) -> list[bytes]:
     """Messages with `make(key)`, digest and bytes, for each key."""
     encoder = Encoder(MESSAGE_BYTES)
     messages: list[bytes] = []
     for index, key in enumerate(keys):
         digest, data = make(key)
-        messages += encoder.block(index, digest, memoryview(data), hops)
+        messages += encoder.block(index, digest, memoryview(data), hops, attested)
     return [*messages, encoder.end()]
 
 
@@ -61,12 +64,18 @@ def _flipped(data: bytes) -> bytes:
     return bytes([data[0] ^ 0xFF]) + data[1:]
 
 
-def _honest(fingerprint: Fingerprint, keys: Sequence[str], content: Content) -> list[bytes]:
+def _honest(
+    fingerprint: Fingerprint, keys: Sequence[str], content: Content, attested: bool = True
+) -> list[bytes]:
     def make(key: str) -> tuple[bytes, bytes]:
         data = content(key)
         return block_digest(fingerprint, key, data), data
 
-    return _blocks(keys, make)
+    return _blocks(keys, make, attested=attested)
+
+
+def _unattested(fingerprint: Fingerprint, keys: Sequence[str], content: Content) -> list[bytes]:
+    return _honest(fingerprint, keys, content, attested=False)
 
 
 def _wrong_digest(fingerprint: Fingerprint, keys: Sequence[str], content: Content) -> list[bytes]:
@@ -170,6 +179,7 @@ MESSAGES: Mapping[Answer, Callable[[Fingerprint, Sequence[str], Content], list[b
     Answer.NOTHING: _nothing,
     Answer.PATCHY: _patchy,
     Answer.TRAVELLED: _travelled,
+    Answer.UNATTESTED: _unattested,
 }
 """The answers that are sent as fast as they are taken."""
 

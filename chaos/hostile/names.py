@@ -44,6 +44,8 @@ class Answer(str, enum.Enum):
     """Blocks as large as the asker has room for, with valid digests."""
     TRAVELLED = "travelled"
     """Poison that has come through another group: what is read of it shows."""
+    UNATTESTED = "unattested"
+    """The honest answer, as of blocks that nobody attested: those were not asked for."""
     BUSY = "busy"
     """Has no room, and says when it may have some. See `chaos.hostile.peer`."""
 

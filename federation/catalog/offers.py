@@ -6,7 +6,6 @@ from collections.abc import Callable, Collection, Iterable
 
 from federation.catalog.answers import PAGE_ENTRIES, Answers
 from federation.catalog.log import HoldingsLog
-from federation.identity import key_hash
 from local_group.holdings import Change
 
 
@@ -50,10 +49,9 @@ class Offers:
         if log is None:
             return
         attested = self._attested.get(change.fingerprint) if change.attested else None
-        name = key_hash(change.fingerprint, change.key)
         for each in (log, attested):
             if each is not None:
-                (each.add if change.added else each.remove)(name)
+                (each.add if change.added else each.remove)(change.name)
         self._changed(change.fingerprint)
 
     def answers(self, fingerprint: bytes, unattested: bool = True) -> Answers | None:

@@ -269,3 +269,39 @@ def pull(
         report.write(json_file)
     if signal:
         raise typer.Exit(128 + signal)
+
+
+@app.command()
+def listing(
+    keys: Annotated[
+        int, typer.Option(min=10_000, max=20_000_000, help="In the master that is listed.")
+    ] = 1_000_000,
+    rounds: Annotated[int, typer.Option(min=1, max=1000, help="With listings, and without.")] = 6,
+    seconds: Annotated[float, typer.Option(min=0.5, max=600, help="Of one round, each way.")] = 5.0,
+    port_base: Annotated[
+        int, typer.Option(min=1024, max=65_000, help="Look for free ports from here.")
+    ] = PORT_BASE,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write the report.")] = None,
+) -> None:
+    """Memory of the holdings, and what key listings cost a real master's writers and the gateway.
+
+    Starts a real group in a temporary folder and always takes it down again; about four minutes, and 4 GB of
+    memory.
+    """
+    from rich.console import Console
+
+    from federation.bench.listing import ListingBench, listing_report
+    from federation.bench.report import check_writable
+
+    check_writable(json_file)
+    aside = Console(stderr=True, highlight=False)
+    report, signal = listing_report(
+        ListingBench(keys=keys, rounds=rounds, seconds=seconds, port_base=port_base),
+        lambda text: aside.print(text, style="dim", markup=False),
+    )
+    out = Console()
+    report.print(out if out.is_terminal else Console(width=PLAIN_WIDTH))
+    if json_file is not None:
+        report.write(json_file)
+    if signal:
+        raise typer.Exit(128 + signal)

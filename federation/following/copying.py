@@ -14,9 +14,10 @@ from dataclasses import dataclass, field
 from federation.config import Limits
 from federation.counters import counters
 from federation.identity import DIGEST_BYTES
-from federation.peers.feed import BLOCKS_PER_MESSAGE, read_held
+from federation.peers.feed import BLOCKS_PER_MESSAGE, Unnamed, read_held
 from local_group.holdings import CHANGED, OWN, UNKNOWN, Holdings
 from local_group.journal import Entry
+from local_group.ledger import entry_of
 from moonmesh.v1 import group_pb2, serving_pb2
 
 PAGE_BLOCKS_MAX = 16 * BLOCKS_PER_MESSAGE
@@ -31,8 +32,8 @@ EPOCH_MAX = (1 << 63) - 1
 class Step:
     """What is to be done for one page, in this order."""
 
-    gone: list[tuple[bytes, str]] = field(default_factory=list)
-    """Blocks to withdraw: fingerprint, key."""
+    gone: list[tuple[bytes, int]] = field(default_factory=list)
+    """Blocks to withdraw: fingerprint, name."""
     news: list[tuple[Entry, bytes | None]] = field(default_factory=list)
     """Blocks to hold, with the rival digest of each."""
 
@@ -49,7 +50,7 @@ class Copying:
     def __init__(
         self,
         holdings: Holdings,
-        untold: Callable[[tuple[bytes, str]], bool],
+        untold: Callable[[tuple[bytes, int]], bool],
         namespaces: Collection[bytes],
         limits: Limits,
     ) -> None:
@@ -57,7 +58,7 @@ class Copying:
         self._untold = untold
         self._namespaces = frozenset(namespaces)
         self._limits = limits
-        self._unnamed: dict[bytes, set[str]] = {}
+        self._unnamed = Unnamed(holdings, ())
         self.complete = False
         """A whole snapshot is here."""
         self.listed = False
@@ -71,8 +72,9 @@ class Copying:
         step = Step()
         if which == "snapshot_begin":
             self.complete = self.listed = False
-            self._unnamed = {fp: set(self._holdings.keys(fp)) for fp in self._namespaces}
+            self._unnamed = Unnamed(self._holdings, self._namespaces)
         elif which == "snapshot_end":
+            self._unnamed.end()
             self.complete = True
         elif which == "blocks" and page.blocks.fingerprint in self._namespaces:
             self._blocks(page.blocks, step)
@@ -84,35 +86,34 @@ class Copying:
         Empty before the snapshot is whole and Mooncake was `listed`, and when all have been given.
         """
         entries: list[Entry] = []
-        while self.complete and self.listed and self._unnamed and len(entries) < count:
-            fingerprint, keys = next(iter(self._unnamed.items()))
-            if not keys:
-                del self._unnamed[fingerprint]
-                continue
-            key = keys.pop()
-            held = self._holdings.get(fingerprint, key)
+        while self.complete and self.listed and len(entries) < count:
+            unnamed = self._unnamed.pop()
+            if unnamed is None:
+                break
+            held = self._holdings.get(*unnamed)
             if held is not None and held.attested and held.origin == OWN:
-                entries.append(Entry(fingerprint, key, held.size, held.digest, OWN, 0, 0))
+                entries.append(entry_of(*unnamed, held))
         return entries
 
     def _blocks(self, blocks: serving_pb2.OfferedBlocks, step: Step) -> None:
         fingerprint = blocks.fingerprint
-        unnamed = self._unnamed.get(fingerprint, set())
-        for key in blocks.withdrawn[:PAGE_BLOCKS_MAX]:
-            unnamed.discard(key)
-            if not self._untold((fingerprint, key)):
-                step.gone.append((fingerprint, key))
+        if blocks.HasField("through"):
+            self._unnamed.page(blocks)
+        for name in blocks.withdrawn[:PAGE_BLOCKS_MAX]:
+            self._unnamed.spare(fingerprint, name)
+            if not self._untold((fingerprint, name)):
+                step.gone.append((fingerprint, name))
         self.blocks += len(blocks.offered)
         for block in blocks.offered[:PAGE_BLOCKS_MAX]:
             if not self._plausible(block):
                 counters.add("moonmesh_follow_implausible_total")
                 continue
-            unnamed.discard(block.key)
+            self._unnamed.spare(fingerprint, block.name)
             self._block(fingerprint, block, step)
 
     def _block(self, fingerprint: bytes, block: serving_pb2.OfferedBlock, step: Step) -> None:
         told = read_held(block)
-        held = self._holdings.get(fingerprint, block.key)
+        held = self._holdings.get(fingerprint, block.name)
         if not told.attested and told.origin == OWN:
             return  # a listing found it there, and finds it here
         if held is not None:
@@ -122,19 +123,15 @@ class Copying:
                 return  # more is known here
             if held.origin not in (OWN, UNKNOWN) and told.origin == OWN:
                 return  # pulled here: that it came from a peer is known for sure
-            if held.digest != told.digest and self._untold((fingerprint, block.key)):
+            if held.digest != told.digest and self._untold((fingerprint, block.name)):
                 return
-        entry = Entry(
-            fingerprint, block.key, told.size, told.digest, told.origin, told.epoch, told.hops
-        )
-        step.news.append((entry, told.rival))
+        step.news.append((entry_of(fingerprint, block.name, told), told.rival))
 
     def _plausible(self, block: serving_pb2.OfferedBlock) -> bool:
         own = block.origin == OWN
         attested = len(block.digest) == DIGEST_BYTES
         return (
-            0 < len(block.key.encode()) <= self._limits.key_bytes_max
-            and (0 < block.size <= self._limits.block_bytes_max) == attested
+            (0 < block.size <= self._limits.block_bytes_max) == attested
             and (attested or (not block.digest and block.origin in (OWN, UNKNOWN, CHANGED)))
             and len(block.rival) in (0, DIGEST_BYTES)
             and len(block.origin.encode()) <= ORIGIN_BYTES_MAX

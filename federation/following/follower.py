@@ -228,8 +228,8 @@ class Follower:
             self._to_tell.set()
 
     async def _do(self, step: Step) -> None:
-        for fingerprint, key in step.gone:
-            self._ledger.holdings.withdraw(fingerprint, key)
+        for fingerprint, name in step.gone:
+            self._ledger.holdings.withdraw(fingerprint, name)
         counters.add("moonmesh_follow_blocks_total", len(step.news))
         try:
             await self._ledger.copy(step.news)
@@ -276,7 +276,7 @@ class Follower:
 
     def _channel(self, address: str) -> grpc.aio.Channel | str:
         """To the leader; or why there is none."""
-        page_bytes = BLOCKS_PER_MESSAGE * (self._limits.key_bytes_max + 256) + MIB
+        page_bytes = BLOCKS_PER_MESSAGE * 256 + MIB
         options: list[tuple[str, Any]] = [
             ("grpc.max_receive_message_length", page_bytes),
             ("grpc.use_local_subchannel_pool", 1),
@@ -298,5 +298,5 @@ class Follower:
 def _report(batch: list[Entry]) -> bytes:
     request = engine_pb2.ReportRequest(fingerprint=batch[0].fingerprint)
     for entry in batch:
-        request.written.add(key=entry.key, size=entry.size, digest=entry.digest)
+        request.written.add(name=entry.name, size=entry.size, digest=entry.digest)
     return bytes(request.SerializeToString())

@@ -64,7 +64,8 @@ class ServingProcess:
         setup: what each is told first.
         spawner: where they come from; closed with this.
         feed: what is offered; nothing is sent of it before `begin`.
-        gone: told of a block that Mooncake has not: fingerprint, key, `since`.
+        gone: told of a block that Mooncake has not, or not as it was written: fingerprint, name, `since`, and
+            whether it has other bytes.
         lost: called when most of what is looked for is gone.
         refusals: gets the refusals that it reports.
         on_problem: told what an operator has to know.
@@ -77,7 +78,7 @@ class ServingProcess:
         feed: Feed,
         gossip: Gossip,
         *,
-        gone: Callable[[bytes, str, float], None],
+        gone: Callable[[bytes, int, float, bool], None],
         lost: Callable[[], None],
         refusals: RefusalLog,
         on_problem: Callable[[str], None],
@@ -357,7 +358,7 @@ class ServingProcess:
             self._gossip.disbelieved(peer, said.reason, detail, said.count)
         elif which == "gone":
             for block in message.gone.blocks:
-                self._gone(message.gone.fingerprint, block.key, block.since)
+                self._gone(message.gone.fingerprint, block.name, block.since, block.changed)
         elif which == "lost":
             self._lost()
         elif which == "listening":

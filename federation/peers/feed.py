@@ -6,19 +6,20 @@ at that moment, so a block that came and went costs nothing, and the last word i
 
 from __future__ import annotations
 
+from array import array
 from collections import deque
 from collections.abc import Callable, Collection, Iterable
 from itertools import islice
 
 from federation.counters import counters
-from federation.limits_config import SERVING_BYTES_PER_BLOCK, SERVING_KEY_BYTES
 from local_group.holdings import Change, Held, Holdings
+from local_group.names import NAME_MAX
 from moonmesh.v1 import serving_pb2
 
 BLOCKS_PER_MESSAGE = 256
 """Blocks in one message: a few ms of work at either end, between which other things get their turn."""
 CHANGED_MAX = 262_144
-"""Changed blocks that wait to be sent (20 MB); with more, everything is sent anew instead."""
+"""Changed blocks that wait to be sent (30 MB); with more, everything is sent anew instead."""
 WITHDRAWN_AT_ONCE = 1024
 """Blocks that a replica withdraws in one go: 10 ms, between which pings are answered."""
 
@@ -46,9 +47,10 @@ class Feed:
         self._namespaces = frozenset(namespaces)
         self._changed_max = changed_max
         # A dict a namespace, none of them empty: a message is about one namespace.
-        self._changed: dict[bytes, dict[str, None]] = {}
+        self._changed: dict[bytes, dict[int, None]] = {}
         self._changed_count = 0
-        self._snapshot: deque[tuple[bytes, list[str]]] | None = None
+        # Namespaces, with the last name of each that was sent: what changes below it is in `_changed`.
+        self._snapshot: deque[tuple[bytes, int]] | None = None
         self._begin = True
         self.snapshots = 0
         """Times that everything was sent."""
@@ -77,59 +79,122 @@ class Feed:
         if self._changed_count >= self._changed_max:
             self.restart()
             return
-        keys = self._changed.setdefault(change.fingerprint, {})
-        self._changed_count += change.key not in keys
-        keys[change.key] = None
+        names = self._changed.setdefault(change.fingerprint, {})
+        self._changed_count += change.name not in names
+        names[change.name] = None
 
     def next(self) -> serving_pb2.ToServing | None:
         """The next message; None where the replica has everything."""
         if self._begin:
             self._begin = False
             self.snapshots += 1
-            # The keys as they are now; what changes from here on is in `_changed` as well.
-            self._snapshot = deque((fp, self._holdings.keys(fp)) for fp in self._namespaces)
+            self._snapshot = deque((fp, -1) for fp in self._namespaces)
             return serving_pb2.ToServing(snapshot_begin=serving_pb2.SnapshotBegin())
         if self._snapshot is not None:
             if not self._snapshot:
                 self._snapshot = None
                 return serving_pb2.ToServing(snapshot_end=serving_pb2.SnapshotEnd())
-            fingerprint, keys = self._snapshot[0]
-            part = keys[-BLOCKS_PER_MESSAGE:]
-            del keys[-BLOCKS_PER_MESSAGE:]
-            if not keys:
-                self._snapshot.popleft()
-            return self._message(fingerprint, part)
+            fingerprint, sent = self._snapshot.popleft()
+            names = self._holdings.after(fingerprint, sent, BLOCKS_PER_MESSAGE)
+            through = names[-1] if len(names) == BLOCKS_PER_MESSAGE else NAME_MAX
+            if through < NAME_MAX:
+                self._snapshot.appendleft((fingerprint, through))
+            message = self._message(fingerprint, names)
+            message.blocks.through = through
+            return message
         if not self._changed:
             return None
         fingerprint = next(iter(self._changed))
         changed = self._changed.pop(fingerprint)
         part = list(islice(changed, BLOCKS_PER_MESSAGE))
-        for key in part:
-            del changed[key]
+        for name in part:
+            del changed[name]
         self._changed_count -= len(part)
         if changed:
             self._changed[fingerprint] = changed  # behind the others: each gets its turn
         return self._message(fingerprint, part)
 
-    def _message(self, fingerprint: bytes, keys: Iterable[str]) -> serving_pb2.ToServing:
+    def _message(self, fingerprint: bytes, names: Iterable[int]) -> serving_pb2.ToServing:
         message = serving_pb2.ToServing()
         blocks = message.blocks
         blocks.fingerprint = fingerprint
-        for key in keys:
-            held = self._look(fingerprint, key)
+        for name in names:
+            held = self._look(fingerprint, name)
             if held is None:
-                blocks.withdrawn.append(key)
+                blocks.withdrawn.append(name)
             else:
-                _write(blocks.offered.add(), key, held)
+                _write(blocks.offered.add(), name, held)
         return message
+
+
+class Unnamed:
+    """Blocks that a snapshot has not named, found as it comes: it goes through names in their order.
+
+    Args:
+        holdings: what is held at this end.
+        namespaces: of which the snapshot is.
+    """
+
+    def __init__(self, holdings: Holdings, namespaces: Iterable[bytes]) -> None:
+        self._holdings = holdings
+        self._through = dict.fromkeys(namespaces, -1)
+        self._names: dict[bytes, array[int]] = {}
+        self._spared: set[tuple[bytes, int]] = set()
+
+    def page(self, blocks: serving_pb2.OfferedBlocks) -> None:
+        """A part of the snapshot."""
+        fingerprint = blocks.fingerprint
+        before = self._through.get(fingerprint)
+        if before is not None and blocks.through > before:
+            self._pass(
+                fingerprint, before, blocks.through, [block.name for block in blocks.offered]
+            )
+
+    def end(self) -> None:
+        """The snapshot is whole: of namespaces that it did not tell of, it has nothing."""
+        for fingerprint, before in self._through.items():
+            self._pass(fingerprint, before, NAME_MAX, [])
+
+    def spare(self, fingerprint: bytes, name: int) -> None:
+        """It was named after all, or told of since."""
+        if fingerprint in self._names:
+            self._spared.add((fingerprint, name))
+
+    def pop(self) -> tuple[bytes, int] | None:
+        """One of them, which then is none any more; None when there are no others so far."""
+        while self._names:
+            fingerprint, names = next(iter(self._names.items()))
+            name = names.pop()
+            if not names:
+                del self._names[fingerprint]
+            if (fingerprint, name) not in self._spared:
+                return fingerprint, name
+        self._spared.clear()
+        return None
+
+    def last(self) -> tuple[bytes, int] | None:
+        """One that the snapshot may name yet."""
+        for fingerprint, through in self._through.items():
+            name = self._holdings.last(fingerprint)
+            if name is not None and name > through:
+                return fingerprint, name
+        return None
+
+    def _pass(self, fingerprint: bytes, before: int, through: int, named: list[int]) -> None:
+        self._through[fingerprint] = through
+        while before < through:
+            held = self._holdings.after(fingerprint, before, BLOCKS_PER_MESSAGE)
+            held = [name for name in held if name <= through]
+            if not held:
+                return
+            before = held[-1]
+            unnamed = set(held).difference(named)
+            if unnamed:
+                self._names.setdefault(fingerprint, array("Q")).extend(sorted(unnamed))
 
 
 class Replica:
     """The other end of a feed.
-
-    It has room for as much memory as the configuration reckons for `blocks_max` blocks. Keys may be ten
-    times as long as was reckoned; what does not fit then is left out, for the process must not be killed
-    for what engines write.
 
     Args:
         blocks_max: `holdings_blocks`.
@@ -146,19 +211,16 @@ class Replica:
         on_change: Callable[[Change], None],
         unattested_ok: Callable[[bytes], bool] = lambda _: False,
     ) -> None:
-        self._on_change = on_change
-        self._bytes_max = blocks_max * SERVING_BYTES_PER_BLOCK
-        self._unconfirmed: dict[bytes, set[str]] = {}
-        self._ended = False  # the snapshot is here, but not all that it lacks is withdrawn
+        self._blocks_max = blocks_max
         self.holdings = Holdings(
             blocks_max=blocks_max,
             hop_limit=hop_limit,
-            on_change=self._changed,
+            on_change=on_change,
             unattested_ok=unattested_ok,
         )
         """What is offered; others only take away from it."""
-        self.bytes = 0
-        """Memory that the blocks take up."""
+        self._unnamed: Unnamed | None = None
+        self._ended = False  # the snapshot is here, but not all that it lacks is withdrawn
         self.complete = False
         """A whole snapshot has been applied."""
 
@@ -167,9 +229,10 @@ class Replica:
         which = message.WhichOneof("what")
         if which == "snapshot_begin":
             held = [fingerprint for fingerprint, _ in self.holdings.namespaces()]
-            self._unconfirmed = {fp: set(self.holdings.keys(fp)) for fp in held}
+            self._unnamed = Unnamed(self.holdings, held)
             self._ended = False
-        elif which == "snapshot_end":
+        elif which == "snapshot_end" and self._unnamed is not None:
+            self._unnamed.end()
             self._ended = True
         elif which == "blocks":
             self._take(message.blocks)
@@ -182,7 +245,8 @@ class Replica:
         if not self._ended:
             return False
         for _ in range(WITHDRAWN_AT_ONCE):
-            if not self._withdraw_unconfirmed():
+            if not self._withdraw_unnamed():
+                self._unnamed = None
                 self._ended = False
                 self.complete = True
                 return False
@@ -190,44 +254,32 @@ class Replica:
 
     def _take(self, blocks: serving_pb2.OfferedBlocks) -> None:
         fingerprint = blocks.fingerprint
-        for key in blocks.withdrawn:
-            self.holdings.withdraw(fingerprint, key)
+        for name in blocks.withdrawn:
+            self.holdings.withdraw(fingerprint, name)
+        if self._unnamed is not None and blocks.HasField("through"):
+            self._unnamed.page(blocks)
         for block in blocks.offered:
             held = read_held(block)
-            self._unconfirmed.get(fingerprint, set()).discard(block.key)
-            if self.holdings.get(fingerprint, block.key) == held:
+            if self._unnamed is not None:
+                self._unnamed.spare(fingerprint, block.name)
+            if self.holdings.get(fingerprint, block.name) == held:
                 continue
-            self.holdings.withdraw(fingerprint, block.key)
-            size = _weight(block.key)
-            while self.bytes + size > self._bytes_max and self._withdraw_unconfirmed():
-                pass  # one that is confirmed later comes again then
-            if self.bytes + size <= self._bytes_max:
-                self.holdings.restore(fingerprint, block.key, held)
-            else:
+            self.holdings.withdraw(fingerprint, block.name)
+            while len(self.holdings) >= self._blocks_max and self._withdraw_unnamed():
+                pass  # one that is named later comes again then
+            if not self.holdings.restore(fingerprint, block.name, held):
                 counters.add("moonmesh_serving_left_out_total")
 
-    def _withdraw_unconfirmed(self) -> bool:
+    def _withdraw_unnamed(self) -> bool:
         """Withdraws one block of before the snapshot that it has not named; False if there is none."""
-        for fingerprint, keys in self._unconfirmed.items():
-            if keys:
-                self.holdings.withdraw(fingerprint, keys.pop())
-                return True
-        self._unconfirmed = {}
-        return False
-
-    def _changed(self, change: Change) -> None:
-        self.bytes += _weight(change.key) if change.added else -_weight(change.key)
-        self._on_change(change)
+        if self._unnamed is None:
+            return False
+        unnamed = self._unnamed.pop() or self._unnamed.last()
+        return unnamed is not None and (self.holdings.withdraw(*unnamed) or True)
 
 
-def _weight(key: str) -> int:
-    """Bytes that a block with this key takes up: Python has four for each character if one needs them."""
-    size = len(key) if key.isascii() else 4 * len(key) + len(key.encode())
-    return SERVING_BYTES_PER_BLOCK + max(0, size - SERVING_KEY_BYTES)
-
-
-def _write(message: serving_pb2.OfferedBlock, key: str, held: Held) -> None:
-    message.key = key
+def _write(message: serving_pb2.OfferedBlock, name: int, held: Held) -> None:
+    message.name = name
     message.size = held.size
     message.digest = held.digest
     message.rival = held.rival or b""

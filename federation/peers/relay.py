@@ -23,6 +23,7 @@ from gossip.hello import read_hello
 from gossip.reply import Greeting
 from gossip.statement import Reason, StatementError
 from local_group.holdings import Held
+from local_group.names import name_of
 from moonmesh.v1 import peer_pb2, serving_pb2
 
 GONE_MAX = 65_536
@@ -74,7 +75,7 @@ class Relay:
         self._heard: dict[str, deque[peer_pb2.HelloRequest]] = {}
         self._heard_at: dict[str, float] = {}
         self._disbelieved: dict[tuple[str, Reason], tuple[str, int]] = {}
-        self._gone: dict[tuple[bytes, str], float] = {}
+        self._gone: dict[tuple[bytes, int], tuple[float, bool]] = {}
 
     # For PeerService
 
@@ -118,12 +119,12 @@ class Relay:
             return peer_pb2.HelloReply(silent=True)
         return self._greeting.reply_to(hello)
 
-    def gone(self, fingerprint: bytes, key: str, held: Held) -> None:
-        """Mooncake turned out not to have a block."""
+    def gone(self, fingerprint: bytes, key: str, held: Held, changed: bool) -> None:
+        """Mooncake turned out not to have a block, or to have it with other bytes (`changed`)."""
         if len(self._gone) >= GONE_MAX:
             counters.add("moonmesh_withdrawals_untold_total")
             return
-        self._gone[(fingerprint, key)] = held.since
+        self._gone[(fingerprint, name_of(fingerprint, key))] = (held.since, changed)
         self._wake.set()
 
     def lost(self) -> None:
@@ -237,7 +238,8 @@ class Relay:
             message.gone.fingerprint = fingerprint
             for name in list(islice(self._gone, GONE_PER_MESSAGE)):
                 if name[0] == fingerprint:
-                    message.gone.blocks.add(key=name[1], since=self._gone.pop(name))
+                    since, changed = self._gone.pop(name)
+                    message.gone.blocks.add(name=name[1], since=since, changed=changed)
             yield message
 
     async def _pass_hellos(self) -> float:

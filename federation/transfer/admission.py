@@ -20,6 +20,7 @@ from federation.transfer.policy import AdmissionPolicy
 from federation.transfer.staging import StagedBlock
 from local_group.journal import Entry, JournalError
 from local_group.ledger import Ledger
+from local_group.names import name_of
 from local_group.store import Outcome, Status
 
 BATCH_BLOCKS = 256
@@ -145,4 +146,5 @@ class Admission:
 
 
 def _entry(b: StagedBlock) -> Entry:
-    return Entry(b.fingerprint, b.key, len(b.data), b.digest, b.origin, b.epoch, b.hops)
+    name = name_of(b.fingerprint, b.key)
+    return Entry(b.fingerprint, name, len(b.data), b.digest, b.origin, b.epoch, b.hops)

@@ -142,7 +142,8 @@ class EngineService:
         entries: list[Entry] = []
         for item in request.written:
             if self._plausible(item):
-                entries.append(own(request.fingerprint, item.key, item.size, item.digest))
+                block = item.key or item.name
+                entries.append(own(request.fingerprint, block, item.size, item.digest))
             else:  # it stays local; the others of the batch must not pay for it
                 counters.add("moonmesh_reports_implausible_total")
         counters.add("moonmesh_reported_blocks_total", len(entries))
@@ -227,7 +228,8 @@ class EngineService:
 
     def _plausible(self, item: engine_pb2.Written) -> bool:
         return (
-            0 < len(item.key.encode()) <= self._limits.key_bytes_max
+            len(item.key.encode()) <= self._limits.key_bytes_max
+            and bool(item.key or item.name)
             and 0 < item.size <= self._limits.block_bytes_max
             and len(item.digest) == DIGEST_BYTES
         )

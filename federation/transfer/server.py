@@ -122,6 +122,11 @@ def _shed(refusal: Refusal) -> ShedError:
     )
 
 
+def _may_be(held: Held, size: int | None) -> bool:
+    """Whether a block that Mooncake has with this size (None: unknown) can be what was written."""
+    return size is None or size == held.size or held.rival is not None
+
+
 class BlockServer:
     """Answers pulls of peers.
 
@@ -130,7 +135,7 @@ class BlockServer:
         master: the lease-free check, and how large the pool is.
         holdings: what this group may offer.
         naming: under which keys Mooncake has it.
-        gone: told of each block that Mooncake turned out not to have.
+        gone: told of each block that Mooncake turned out not to have, or to have with other bytes (True).
         lost: called when those are most of what was looked for: a listing is due.
     """
 
@@ -142,7 +147,7 @@ class BlockServer:
         holdings: Holdings,
         naming: Naming,
         limits: Limits,
-        gone: Callable[[Fingerprint, str, Held], None] = lambda fingerprint, key, held: None,
+        gone: Callable[[Fingerprint, str, Held, bool], None] = lambda *_: None,
         lost: Callable[[], None] = lambda: None,
     ) -> None:
         self._store = store
@@ -233,11 +238,13 @@ class BlockServer:
         found = await self._ask(list(unknown)) if unknown else {}
         sizes: dict[str, int] = {}
         for name, (key, held) in unknown.items():
-            size = found.get(name)
-            if size:
+            size = found.get(name) or 0
+            if 0 < size <= self._limits.block_bytes_max:
                 sizes[key] = size
-            else:  # gone, or on disk alone, where the master does not tell
-                self._gone(fingerprint, key, held)
+                continue
+            # Gone; or on disk alone, where the master does not tell; or larger than any block may be.
+            counters.add("moonmesh_serve_size_unknown_total", name in found)
+            self._gone(fingerprint, key, held)
         self._note_losses(len(sizes), len(unknown) - len(sizes))
         return sizes
 
@@ -296,13 +303,17 @@ class BlockServer:
         ]
         sizes = await self._ask(asked) if asked else {}
         present: list[tuple[_Wanted, Held]] = []
+        changed = 0
         for wanted, held in offered:
-            if not held.size or self._naming.stored(fingerprint, wanted.key) in sizes:
+            name = self._naming.stored(fingerprint, wanted.key)
+            if not held.size or (name in sizes and _may_be(held, sizes[name])):
                 present.append((wanted, held))
             else:
-                self._gone(fingerprint, wanted.key, held)
-        gone = len(offered) - len(present)
-        self._note_losses(len(asked) - gone, gone)
+                counters.add("moonmesh_serve_size_mismatch_total", name in sizes)
+                changed += name in sizes
+                self._gone(fingerprint, wanted.key, held, changed=name in sizes)
+        gone = len(offered) - len(present) - changed
+        self._note_losses(len(asked) - gone - changed, gone)
         return present
 
     async def _ask(self, names: Sequence[str]) -> Mapping[str, int | None]:
@@ -343,12 +354,14 @@ class BlockServer:
         digest = block_digest(fingerprint, key, data)
         if held.attested and digest not in (held.digest, held.rival):
             counters.add("moonmesh_serve_digest_mismatch_total")
-            self._gone(fingerprint, key, held)
+            self._gone(fingerprint, key, held, changed=True)
             return None
         return digest, data
 
-    def _gone(self, fingerprint: Fingerprint, key: str, held: Held) -> None:
-        """Withdraws a block that was evicted, unless it was written anew in the meantime."""
-        if self._holdings.get(fingerprint, key) is held:
+    def _gone(
+        self, fingerprint: Fingerprint, key: str, held: Held, *, changed: bool = False
+    ) -> None:
+        """Withdraws a block that was evicted or replaced, unless it was written anew in the meantime."""
+        if self._holdings.get(fingerprint, key) == held:
             self._holdings.withdraw(fingerprint, key)
-            self._told_gone(fingerprint, key, held)
+            self._told_gone(fingerprint, key, held, changed)

@@ -38,6 +38,7 @@ def victim(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
     [
         (Behaviour.WRONG_DIGEST, "moonmesh_digest_mismatch_total", "does not match its digest"),
         (Behaviour.WRONG_NAMESPACE, "moonmesh_digest_mismatch_total", "does not match its digest"),
+        (Behaviour.UNATTESTED, "moonmesh_pull_errors_total", "such were not asked for"),
         (Behaviour.WRONG_SIZE, "moonmesh_pull_errors_total", "were asked for"),
         (Behaviour.OVERSIZED_MESSAGE, "moonmesh_oversized_messages_total", "above the limit"),
         (Behaviour.GARBAGE, "moonmesh_pull_errors_total", "a header"),

@@ -245,3 +245,34 @@ def test_a_prefetch_brings_what_plain_engines_find(
     done = moonmesh("prefetch", "-c", pair.groups["west"].path, *keys)
     assert done.returncode == 2
     assert "which namespace are the keys of?" in done.stderr
+
+
+def test_after_a_lost_journal_nothing_is_offered_that_may_be_a_peers(
+    pair: Federation, plain: dict[str, Plain]
+) -> None:
+    keys = [f"l-7b@1@0@{n:x}@bfloat16" for n in range(300, 308)]
+    plain["east"].put(keys)
+    west = pair.engine("west", namespace=WEST["lmcache"])
+    wait_for(lambda: "miss" not in read(west, keys), 20, "the blocks to cross")
+    wait_for(lambda: plain["west"].has(keys), 10, "the blocks to be admitted")
+    pair.engine("east", namespace=EAST["lmcache"])
+    group = pair.groups["west"]
+    (group.config.journal_dir / "provenance.log").unlink()
+    group.kill("gateway")
+    own = [f"l-7b@1@0@{n:x}@bfloat16" for n in range(400, 403)]
+
+    def listed() -> bool:
+        return pair.counter("west", "moonmesh_listings_total") > 0
+
+    wait_for(listed, 20, "the gateway to be back, and to know what is in its pool")
+    plain["west"].put(own)
+    # What is written now is west's own, and all that east hears of; what was there it cannot tell apart.
+    wait_until_seen(pair, "east", "west", "lmcache", len(own))
+    listings = pair.counter("west", "moonmesh_listings_total")
+    wait_for(
+        lambda: pair.counter("west", "moonmesh_listings_total") > listings + 1,
+        10,
+        "two more listings",
+    )
+    assert seen(pair, "east", "west", "lmcache") == len(own)
+    assert pair.status("west")["holdings"]["unattested"] >= len(own) + len(keys)

@@ -49,7 +49,7 @@ class Memory:
 
     def __init__(self, pool: int) -> None:
         self.pool = pool
-        self.size = 1
+        self.size: int | None = None
         """Of every block, as the master says."""
         self.gate = asyncio.Event()
         self.gate.set()

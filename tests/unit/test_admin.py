@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import threading
@@ -108,20 +109,42 @@ async def test_a_key_that_the_answer_leaves_out_is_unknown(server: Server) -> No
         assert await client.query(["a"]) == {"a": None}
 
 
-async def test_all_keys(server: Server) -> None:
-    server.answer = lambda _: (200, "a\nb,c\né\n\nlast".encode() + b"\xff")
+async def test_list_keys(server: Server) -> None:
+    text = "a\nb,c\né\n\nlast".encode() + b"\xff"
+    server.answer = lambda _: (200, text)
+    listed: list[bytes] = []
     async with AdminClient(server.url) as client:
-        assert await client.all_keys() == {"a", "b,c", "é", "last\udcff"}
-    with SyncAdminClient(server.url) as sync:
-        assert len(sync.all_keys()) == 4
+        assert await client.list_keys(listed.extend) == len(text)
+    assert listed == text.split(b"\n")
+
+
+async def test_others_run_while_a_long_listing_comes(server: Server) -> None:
+    server.answer = lambda _: (200, b"".join(b"%087d\n" % n for n in range(10_000)))
+    sizes: list[int] = []
+    turns = 0
+
+    async def other() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    async with AdminClient(server.url) as client:
+        beside = asyncio.create_task(other())
+        await client.list_keys(lambda lines: sizes.append(len(lines)))
+        beside.cancel()
+    assert sum(sizes) == 10_001, "the last line is empty"
+    assert max(sizes) < 800
+    assert turns >= len(sizes)
 
 
 async def test_a_listing_above_its_bound_is_an_error(server: Server) -> None:
     server.answer = lambda _: (200, b"key\n" * 1000)
+    listed: list[bytes] = []
     async with AdminClient(server.url) as client:
         with pytest.raises(AdminError, match="more than 3999 bytes"):
-            await client.all_keys(3999)
-        assert await client.all_keys(4000) == {"key"}
+            await client.list_keys(listed.extend, 3999)
+        assert await client.list_keys(listed.extend, 4000) == 4000
 
 
 async def test_health_and_segments(server: Server) -> None:
@@ -182,7 +205,7 @@ async def test_silence_ends_at_the_timeout(server: Server) -> None:
         with pytest.raises(AdminError, match=r"did not answer within 0\.2 s"):
             await client.health()
         with pytest.raises(AdminError, match=r"did not answer within 0\.2 s"):
-            await client.all_keys()
+            await client.list_keys(lambda _: None)
     with (
         SyncAdminClient(server.url, timeout=0.2) as sync,
         pytest.raises(AdminError, match="did not answer within"),

@@ -298,8 +298,8 @@ def test_a_group_without_a_place(tmp_path: Path, text: str) -> None:
 
 
 def test_a_serving_process_must_be_allowed_what_it_holds() -> None:
-    small = {"bounce_bytes": 16 << 20, "block_bytes_max": 1 << 20, "holdings_blocks": 100_000}
-    least = SERVING_OWN_BYTES + (16 << 20) + 100_000 * SERVING_BYTES_PER_BLOCK
+    small = {"bounce_bytes": 16 << 20, "block_bytes_max": 1 << 20, "holdings_blocks": 1_000_000}
+    least = SERVING_OWN_BYTES + (16 << 20) + 1_000_000 * SERVING_BYTES_PER_BLOCK
     assert Limits(**small, serving_memory=least).serving_memory == least
     with pytest.raises(ValidationError, match=f"at least {least}"):
         Limits(**small, serving_memory=least - 1)

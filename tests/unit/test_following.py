@@ -21,10 +21,15 @@ from local_group.coordination.base import Leader
 from local_group.holdings import Change, Holdings
 from local_group.journal import Entry, Journal
 from local_group.ledger import Ledger, own
+from local_group.names import name_of
 from moonmesh.v1 import group_pb2
 from tests.support.wait import wait_for_async
 
 FP = b"f" * 16
+
+
+def names(*keys: str) -> set[int]:
+    return {name_of(FP, key) for key in keys}
 
 
 def written(*keys: str) -> list[Entry]:
@@ -117,8 +122,8 @@ class Place:
         """Engines here do."""
         await self.ledger.report(written(*keys))
 
-    def keys(self) -> set[str]:
-        return set(self.holdings.keys(FP))
+    def names(self) -> set[int]:
+        return set(self.holdings.after(FP, -1, 999))
 
     def _moved(self, change: Change) -> None:
         self.group.take(change)
@@ -174,7 +179,9 @@ def state(place: Place) -> dict[str, object]:
 
 
 async def copied(place: Place, *keys: str) -> None:
-    await wait_for_async(lambda: place.keys() == set(keys), 5, f"{keys}, not {place.keys()}")
+    await wait_for_async(
+        lambda: place.names() == names(*keys), 5, f"{keys}, not {len(place.names())}"
+    )
 
 
 async def test_a_follower_has_what_the_leader_has_and_tells_what_it_is_told(bench: Bench) -> None:
@@ -194,13 +201,13 @@ async def test_a_follower_has_what_the_leader_has_and_tells_what_it_is_told(benc
 
 
 async def test_what_came_from_a_peer_is_not_told_as_our_own(bench: Bench) -> None:
-    pulled = Entry(FP, "pulled", 8, b"d" * 16, "west", 3, 1)
+    pulled = Entry(FP, name_of(FP, "pulled"), 8, b"d" * 16, "west", 3, 1)
     bench.lead(bench.a)
     await copied(bench.b)
     await bench.b.ledger.announce([pulled])
     await bench.b.write("pulled", "ours")  # an engine writes back what it was given
     await copied(bench.a, "ours")
-    assert bench.b.keys() == {"pulled", "ours"}
+    assert bench.b.names() == names("pulled", "ours")
     held = bench.b.holdings.get(FP, "pulled")
     assert held is not None
     assert held.origin == "west"
@@ -217,7 +224,7 @@ async def test_the_copy_is_on_disk(bench: Bench, tmp_path: Path) -> None:
     again = Holdings(blocks_max=9, hop_limit=1, on_change=lambda change: None)
     ledger = Ledger(again, Journal(tmp_path / "b", 1 << 20))
     await ledger.load(lambda fingerprint, key: True)
-    assert again.keys(FP) == ["x"]
+    assert again.after(FP, -1, 9) == [name_of(FP, "x")]
     await ledger.close()
 
 
@@ -247,7 +254,7 @@ async def test_one_that_is_no_leader_any_more_is_not_followed(bench: Bench) -> N
     bench.leading = None
     bench.a.group.rest()
     await wait_for_async(lambda: "does not lead" in str(state(bench.b)["error"]), 5, "a refusal")
-    assert bench.b.keys() == {"x"}, "nothing is forgotten"
+    assert bench.b.names() == names("x"), "nothing is forgotten"
 
 
 async def test_a_leader_that_says_nothing_is_left_and_found_again(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 
+import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,14 +17,23 @@ from federation.peers.feed import BLOCKS_PER_MESSAGE, Feed
 from local_group.holdings import OWN, Change, Held, Holdings
 from local_group.journal import Entry
 from local_group.ledger import own
+from local_group.names import name_of
 from moonmesh.v1 import group_pb2
 
 FP, OTHER, PRIVATE = b"f" * 16, b"o" * 16, b"p" * 16
 ONE, TWO = b"1" * 16, b"2" * 16
 
 
+def of(key: str) -> tuple[bytes, int]:
+    return FP, name_of(FP, key)
+
+
+def names(*keys: str) -> set[int]:
+    return {name_of(FP, key) for key in keys}
+
+
 def foreign(key: str, digest: bytes = ONE) -> Entry:
-    return Entry(FP, key, 8, digest, "west", 3, 1)
+    return Entry(FP, name_of(FP, key), 8, digest, "west", 3, 1)
 
 
 class Pair:
@@ -62,7 +72,7 @@ class Pair:
     def put(self, where: Holdings, entry: Entry) -> None:
         now = float(next(self.clock))
         if entry.origin == OWN:
-            where.report(entry.fingerprint, entry.key, entry.size, entry.digest, now)
+            where.report(entry.fingerprint, entry.name, entry.size, entry.digest, now)
         else:
             where.admit(*entry[:5], entry.epoch, entry.hops, now)
 
@@ -75,11 +85,11 @@ class Pair:
     def apply(self, message: group_pb2.FollowPage) -> None:
         raw = message.SerializeToString()
         step = self.copying.take(group_pb2.FollowPage.FromString(raw))
-        for fingerprint, key in step.gone:
-            self.follower.withdraw(fingerprint, key)
+        for fingerprint, name in step.gone:
+            self.follower.withdraw(fingerprint, name)
         for e, rival in step.news:
             held = Held(e.size, e.digest, e.origin, e.epoch, e.hops, 0.0, rival)
-            self.follower.restore(e.fingerprint, e.key, held)
+            self.follower.restore(e.fingerprint, e.name, held)
 
     def pass_one(self) -> bool:
         assert self.feed is not None
@@ -104,8 +114,8 @@ class Pair:
             pass
 
     @staticmethod
-    def content(holdings: Holdings) -> dict[tuple[bytes, str], tuple[bytes, str, bytes | None]]:
-        return {(fp, key): (h.digest, h.origin, h.rival) for fp, key, h in holdings.items()}
+    def content(holdings: Holdings) -> dict[tuple[bytes, int], tuple[bytes, str, bytes | None]]:
+        return {(fp, name): (h.digest, h.origin, h.rival) for fp, name, h in holdings.items()}
 
 
 def test_all_that_the_leader_holds_arrives_with_its_origin() -> None:
@@ -116,7 +126,7 @@ def test_all_that_the_leader_holds_arrives_with_its_origin() -> None:
     pair.settle()
     held = pair.content(pair.follower)
     assert len(held) == len(blocks) + 2, "what nobody may have is not told"
-    assert held[(FP, "pulled")] == (ONE, "west", None)
+    assert held[of("pulled")] == (ONE, "west", None)
     assert pair.follower.get(FP, "pulled") == Held(8, ONE, "west", 3, 1, 0.0)
     assert pair.copying.complete
     assert pair.copying.blocks == len(held)
@@ -132,7 +142,7 @@ def test_changes_follow_the_snapshot() -> None:
     pair.put(pair.leader, own(FP, "b", 8, ONE))
     pair.leader.report(FP, "b", 8, TWO, 9.0)  # an engine says otherwise
     pair.settle()
-    assert pair.content(pair.follower) == {(FP, "b"): (ONE, OWN, TWO)}
+    assert pair.content(pair.follower) == {of("b"): (ONE, OWN, TWO)}
 
 
 def test_a_snapshot_does_not_take_away_what_the_leader_has_not_been_told() -> None:
@@ -142,9 +152,9 @@ def test_a_snapshot_does_not_take_away_what_the_leader_has_not_been_told() -> No
     pair.write(own(FP, "mine", 8, ONE))
     while pair.pass_one():
         pass
-    assert set(pair.follower.keys(FP)) == {"a", "mine"}
+    assert set(pair.follower.after(FP, -1, 99)) == names("a", "mine")
     assert pair.tell() == [own(FP, "mine", 8, ONE)]
-    assert set(pair.leader.keys(FP)) == {"a", "mine"}
+    assert set(pair.leader.after(FP, -1, 99)) == names("a", "mine")
     pair.settle()
     assert pair.content(pair.follower) == pair.content(pair.leader)
 
@@ -158,8 +168,8 @@ def test_what_a_new_leader_was_never_told_it_is_told() -> None:
     pair.put(pair.leader, own(FP, "known to both", 8, ONE))
     assert pair.copying.lacking(10) == [], "not before the snapshot is whole"
     pair.settle()
-    assert set(pair.leader.keys(FP)) == {"known to both", "lost"}
-    assert set(pair.follower.keys(FP)) == {"known to both", "lost", "pulled here"}
+    assert set(pair.leader.after(FP, -1, 99)) == names("known to both", "lost")
+    assert set(pair.follower.after(FP, -1, 99)) == names("known to both", "lost", "pulled here")
     assert pair.copying.lacking(10) == []
 
 
@@ -169,10 +179,11 @@ def test_what_is_gone_by_then_is_not_told() -> None:
         pair.put(pair.follower, own(FP, f"k{index}", 8, ONE))
     while pair.pass_one():
         pass
-    pair.follower.reconcile(lambda fingerprint, key: key == "k3", began_at=1e9)
+    listed = np.array([name_of(FP, "k3")], dtype=np.uint64)
+    assert sum(gone for gone, _ in pair.follower.compare(FP, listed, 1e9)) == 4
     assert pair.copying.lacking(2) == [], "not before Mooncake is listed"
     pair.copying.listed = True
-    assert [entry.key for entry in pair.copying.lacking(2)] == ["k3"]
+    assert pair.copying.lacking(2) == [own(FP, "k3", 8, ONE)]
 
 
 def test_ours_is_the_later_word_until_it_is_told() -> None:
@@ -187,11 +198,11 @@ def test_ours_is_the_later_word_until_it_is_told() -> None:
     pair.write(own(FP, "evicted", 8, TWO), own(FP, "disputed", 8, TWO))  # put anew, here
     while pair.pass_one():
         pass
-    assert pair.content(pair.follower)[(FP, "evicted")] == (TWO, OWN, None)
+    assert pair.content(pair.follower)[of("evicted")] == (TWO, OWN, None)
     pair.settle()
     assert pair.content(pair.leader) == {
-        (FP, "evicted"): (TWO, OWN, None),
-        (FP, "disputed"): (ONE, OWN, TWO),
+        of("evicted"): (TWO, OWN, None),
+        of("disputed"): (ONE, OWN, TWO),
     }
     assert pair.content(pair.follower) == pair.content(pair.leader)
 
@@ -201,11 +212,11 @@ def test_what_was_pulled_here_does_not_become_our_own() -> None:
     pair.put(pair.follower, foreign("a"))
     pair.put(pair.leader, own(FP, "a", 8, ONE))
     pair.settle()
-    assert pair.content(pair.follower)[(FP, "a")] == (ONE, "west", None)
+    assert pair.content(pair.follower)[of("a")] == (ONE, "west", None)
     pair.put(pair.follower, own(FP, "b", 8, ONE))
     pair.put(pair.leader, foreign("b"))
     pair.settle()
-    assert pair.content(pair.follower)[(FP, "b")] == (ONE, "west", None)
+    assert pair.content(pair.follower)[of("b")] == (ONE, "west", None)
 
 
 def test_a_page_that_breaks_a_limit_is_not_taken() -> None:
@@ -213,11 +224,11 @@ def test_a_page_that_breaks_a_limit_is_not_taken() -> None:
     before = counters.snapshot().get("moonmesh_follow_implausible_total", 0)
     message = group_pb2.FollowPage(epoch=1)
     message.blocks.fingerprint = FP
-    good = {"key": "k", "size": 8, "digest": ONE}
+    good = {"name": name_of(FP, "k"), "size": 8, "digest": ONE}
     bad = (
-        {"key": ""},
-        {"key": "k" * 1025},
         {"size": 0},
+        {"digest": b""},
+        {"digest": b"", "size": 0, "origin": "west", "hops": 1},
         {"size": 1 << 40},
         {"digest": b"short"},
         {"rival": b"short"},
@@ -231,7 +242,7 @@ def test_a_page_that_breaks_a_limit_is_not_taken() -> None:
         message.blocks.offered.add(**{**good, **change})  # type: ignore[arg-type]
     message.blocks.offered.add(**good)  # type: ignore[arg-type]
     pair.apply(message)
-    assert pair.content(pair.follower) == {(FP, "k"): (ONE, OWN, None)}
+    assert pair.content(pair.follower) == {of("k"): (ONE, OWN, None)}
     after = counters.snapshot()["moonmesh_follow_implausible_total"]
     assert after - before == len(bad)
     message.blocks.fingerprint = b"x" * 16  # a namespace that is not shared
@@ -245,7 +256,7 @@ def test_reports_are_of_one_namespace_and_fit() -> None:
     outgoing.add([*first, own(OTHER, "o", 8, ONE), own(FP, "late", 8, ONE)])
     assert outgoing.batch(3, 1 << 20) == first[:3]
     assert outgoing.batch(100, 1 << 20) == first
-    assert outgoing.batch(100, 64 + 2 * (64 + 2)) == first[:2]
+    assert outgoing.batch(100, 64 + 2 * 64) == first[:2]
     assert outgoing.batch(100, 1) == first[:1], "one at least, or it would be told never"
     outgoing.told(first)
     assert outgoing.batch(100, 1 << 20) == [own(OTHER, "o", 8, ONE)]
@@ -254,10 +265,10 @@ def test_reports_are_of_one_namespace_and_fit() -> None:
 def test_the_oldest_give_way_and_are_counted() -> None:
     outgoing = Outgoing(blocks_max=3)
     outgoing.add(own(FP, f"k{i}", 8, ONE) for i in range(5))
-    assert [entry.key for entry in outgoing.batch(9, 1 << 20)] == ["k2", "k3", "k4"]
+    assert outgoing.batch(9, 1 << 20) == [own(FP, f"k{i}", 8, ONE) for i in (2, 3, 4)]
     assert (len(outgoing), outgoing.dropped) == (3, 2)
-    assert (FP, "k1") not in outgoing
-    assert (FP, "k2") in outgoing
+    assert of("k1") not in outgoing
+    assert of("k2") in outgoing
 
 
 def test_what_is_written_while_it_is_told_is_told_again() -> None:
@@ -297,9 +308,9 @@ def test_both_hold_the_same_in_the_end(
             pair.tell(2)
         else:
             pair.connect()
-    waiting = {entry.key for entry in pair.outgoing.batch(99, 1 << 20)}
+    waiting = {entry.name for entry in pair.outgoing.batch(99, 1 << 20)}
     pair.settle()
-    assert waiting <= set(pair.leader.keys(FP))
+    assert waiting <= set(pair.leader.after(FP, -1, 99))
     assert set(pair.content(pair.leader)) == set(pair.content(pair.follower))
     for name, (digest, _, rival) in pair.content(pair.leader).items():
         there, _, other = pair.content(pair.follower)[name]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+import zlib
 from pathlib import Path
 
 import pytest
@@ -9,18 +11,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from local_group.journal import FILE_NAME, Entry, Journal, JournalError, encode
+from local_group.names import NAME_MAX, name_of
 
 entries = st.builds(
     Entry,
     fingerprint=st.binary(min_size=16, max_size=16),
-    key=st.text(max_size=40),
+    name=st.integers(0, NAME_MAX),
     size=st.integers(1, 1 << 40),
     digest=st.binary(min_size=16, max_size=16),
     origin=st.text(max_size=30),
     epoch=st.integers(0, 1 << 60),
     hops=st.integers(0, 9),
 )
-ONE = Entry(b"f" * 16, "key", 5, b"d" * 16, "west", 3, 1)
+ONE = Entry(b"f" * 16, 7, 5, b"d" * 16, "west", 3, 1)
 
 
 def opened(tmp_path: Path, bytes_max: int = 1 << 20) -> Journal:
@@ -42,7 +45,7 @@ def test_what_is_appended_is_read_again(
 
 
 def test_a_record_cut_at_any_byte_ends_the_replay_before_it(tmp_path: Path) -> None:
-    first, second = encode(ONE), encode(ONE._replace(key="second"))
+    first, second = encode(ONE), encode(ONE._replace(name=8))
     for cut in range(len(second)):
         (tmp_path / FILE_NAME).write_bytes(first + second[:cut])
         assert list(Journal(tmp_path, 1 << 20).load()) == [ONE]
@@ -84,3 +87,26 @@ def test_a_journal_that_cannot_be_read_is_a_clear_error(tmp_path: Path) -> None:
     (tmp_path / FILE_NAME).mkdir()
     with pytest.raises(JournalError, match="cannot read the journal"):
         list(Journal(tmp_path, 1 << 20).load())
+
+
+def test_a_journal_of_the_first_version_is_read(tmp_path: Path) -> None:
+    origin, key = b"west", "k\N{SNOWMAN}".encode()
+    head = struct.pack("<BQHQBH16s16s", 1, 5, 1, 3, len(origin), len(key), b"f" * 16, b"d" * 16)
+    body = head + origin + key
+    record = struct.pack("<II", len(body), zlib.crc32(body)) + body
+    (tmp_path / FILE_NAME).write_bytes(record + encode(ONE))
+    journal = Journal(tmp_path, 1 << 20)
+    name = name_of(b"f" * 16, "k\N{SNOWMAN}")
+    assert list(journal.load()) == [ONE._replace(name=name), ONE]
+    assert not journal.lost
+
+
+def test_whether_something_was_lost_is_known(tmp_path: Path) -> None:
+    journal = Journal(tmp_path, 1 << 20)
+    assert list(journal.load()) == []
+    assert journal.lost, "there was no journal"
+    whole = encode(ONE) * 2
+    for content, lost in ((whole, False), (whole[:-1], False), (whole[:-1] + b"x", True)):
+        (tmp_path / FILE_NAME).write_bytes(content)
+        assert ONE in list(journal.load())
+        assert journal.lost is lost

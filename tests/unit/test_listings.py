@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,9 +11,10 @@ import pytest
 from federation.config import Limits
 from federation.identity import Fingerprint, read_stored_key, stored_key
 from federation.listings import Listings
-from local_group.holdings import HOPS_MAX, OWN, UNKNOWN, Change, Holdings
+from local_group.holdings import CHANGED, HOPS_MAX, OWN, UNKNOWN, Change, Holdings
 from local_group.journal import FILE_NAME, Entry, Journal
 from local_group.ledger import Ledger, own
+from local_group.names import name_of
 from local_group.process_errors import AdminError
 
 FP = Fingerprint(b"f" * 16)
@@ -20,6 +22,27 @@ PULLED = Fingerprint(b"p" * 16)
 """Blocks of this one come from peers as well."""
 PRIVATE = Fingerprint(b"x" * 16)
 DIGEST = b"d" * 16
+KEYS = {
+    name_of(fingerprint, key): key
+    for fingerprint in (FP, PULLED)
+    for key in [
+        "a",
+        "b",
+        "k",
+        "before",
+        "plain",
+        "gone",
+        "new",
+        "own",
+        "doubtful",
+        "later",
+        "pulled",
+    ]
+}
+
+
+def change(key: str, added: bool, attested: bool = False) -> Change:
+    return Change(FP, name_of(FP, key), added, attested)
 
 
 class Master:
@@ -30,12 +53,12 @@ class Master:
         self.error: AdminError | None = None
         self.meanwhile = lambda: None
 
-    async def all_keys(self, max_bytes: int) -> set[str]:
-        listed = set(self.keys)
+    async def list_keys(self, take: Callable[[list[bytes]], None], max_bytes: int) -> int:
+        take([key.encode() for key in self.keys])
         self.meanwhile()
         if self.error is not None:
             raise self.error
-        return listed
+        return 0
 
     def put(self, *keys: str, fingerprint: Fingerprint = FP) -> None:
         self.keys |= {stored_key(fingerprint, key) for key in keys}
@@ -68,7 +91,7 @@ class Run:
         )
 
     def origins(self) -> dict[str, str]:
-        return {key: held.origin for _, key, held in self.holdings.items()}
+        return {KEYS[name]: held.origin for _, name, held in self.holdings.items()}
 
     async def list(self) -> dict[str, str]:
         await self.listings.correct()
@@ -105,7 +128,7 @@ async def test_blocks_of_others_are_found_and_lost_again(tmp_path: Path, master:
     assert run.changes == [], "nothing is new"
     master.evict("before")
     assert await run.list() == {"plain": OWN}
-    assert run.changes == [Change(FP, "before", False, attested=False)]
+    assert run.changes == [change("before", False)]
     master.keys.clear()  # remove_all, or a failover that loses everything
     assert await run.list() == {}
 
@@ -138,7 +161,7 @@ async def test_a_peers_block_is_known_as_such_when_a_listing_finds_it(
     tmp_path: Path, master: Master
 ) -> None:
     run = await start(tmp_path, master)
-    pulled = Entry(PULLED, "pulled", 5, DIGEST, "west", 3, 1)
+    pulled = Entry(PULLED, name_of(PULLED, "pulled"), 5, DIGEST, "west", 3, 1)
     await run.ledger.announce([pulled])
     master.put("pulled", fingerprint=PULLED)  # and nobody heard that the put went well
     assert await run.list() == {"pulled": "west"}
@@ -156,7 +179,7 @@ async def test_after_the_journal_was_lost_nothing_that_may_be_a_peers_is_offered
     master.put("doubtful", fingerprint=PULLED)
     run = await start(tmp_path, master)
     assert run.origins() == {"own": OWN, "doubtful": UNKNOWN}
-    assert [change.key for change in run.changes] == ["own"]
+    assert run.changes == [change("own", True)]
     master.put("later", fingerprint=PULLED)
     assert (await run.list())["later"] == OWN
     await run.ledger.close()
@@ -199,7 +222,8 @@ async def test_a_block_whose_bytes_were_replaced_stays_one_after_a_restart(
     run = await start(tmp_path, master)
     master.put("k")
     await run.ledger.report([own(FP, "k", 5, DIGEST)])
-    await run.ledger.withhold(FP, "k")
+    run.ledger.withhold(FP, name_of(FP, "k"))
+    assert await run.list() == {"k": CHANGED}
     await run.ledger.close()
     again = await start(tmp_path, master)
     held = again.holdings.get(FP, "k")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import pytest
@@ -13,11 +13,12 @@ from typer.testing import CliRunner
 from federation import purge as module
 from federation.cli.main import app
 from federation.identity import Fingerprint, stored_key
-from federation.keys.naming import Naming
 from federation.purge import BATCH_BLOCKS, Purge, Purged
 from federation.transfer.staging import StagedBlock, Staging
 from local_group.holdings import Holdings
+from local_group.names import name_of
 from local_group.outcome import Outcome, Status
+from local_group.process_errors import AdminError
 from moonmesh.v1 import engine_pb2
 from tests.support.groups import write_group
 
@@ -32,6 +33,13 @@ class Mooncake:
         self.keys = {stored_key(Fingerprint(FP), key) for key in keys}
         self.leased = {stored_key(Fingerprint(FP), k): n for k, n in (leased or {}).items()}
         self.calls: list[int] = []
+        self.silent = False
+
+    async def listed(self, blocks: Collection[tuple[bytes, int]]) -> dict[tuple[bytes, int], str]:
+        if self.silent:
+            raise AdminError("no answer")
+        named = {(FP, name_of(FP, key.partition("/")[2])): key for key in self.keys}
+        return {block: key for block, key in named.items() if block in blocks}
 
     def remove(self, keys: Sequence[str], timeout: float, force: bool = False) -> list[Outcome]:
         self.calls.append(len(keys))
@@ -68,8 +76,12 @@ def run(
     seconds: float = 5.0,
 ) -> Purged:
     staging = staging or Staging(bytes_max=100, hold=5)
-    purge = Purge(store=store, holdings=held, staging=staging, naming=Naming(()))
+    purge = Purge(store=store, holdings=held, staging=staging, listed=store.listed)
     return asyncio.run(purge.run("evil", epoch=epoch, force=force, seconds=seconds))
+
+
+def names(held: Holdings) -> set[int]:
+    return {name for _, name, _ in held.items()}
 
 
 def test_what_came_from_the_origin_goes_and_nothing_else() -> None:
@@ -77,18 +89,25 @@ def test_what_came_from_the_origin_goes_and_nothing_else() -> None:
     store = Mooncake("abcd")
     assert run(store, held) == Purged(removed=2, left=0, origins=("east",))
     assert {key[-1] for key in store.keys} == {"b", "c"}
-    assert {key for _, key, _ in held.items()} == {"b", "c"}
+    assert names(held) == {name_of(FP, "b"), name_of(FP, "c")}
 
 
 def test_an_epoch_of_it_alone() -> None:
     held = holdings(a=("evil", 1), d=("evil", 2))
     assert run(Mooncake("ad"), held, epoch=2) == Purged(1, 0, ("evil",))
-    assert [key for _, key, _ in held.items()] == ["a"]
+    assert names(held) == {name_of(FP, "a")}
 
 
 def test_a_block_that_is_gone_already_is_forgotten_and_not_counted() -> None:
     held = holdings(a=("evil", 1))
     assert run(Mooncake(""), held) == Purged(0, 0, ())
+
+
+def test_without_a_listing_nothing_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PAUSE_SECONDS", 0.001)
+    held, store = holdings(a=("evil", 1)), Mooncake("a")
+    store.silent = True
+    assert run(store, held, seconds=0.05) == Purged(0, 1, ("evil",))
 
 
 def test_what_is_being_read_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,7 +123,7 @@ def test_what_is_read_for_longer_than_the_time_is_left_and_said(
     held = holdings(a=("evil", 1), b=("evil", 1))
     store = Mooncake("ab", leased={"a": 1_000_000})
     assert run(store, held, seconds=0.05) == Purged(1, 1, ("evil",))
-    assert [key for _, key, _ in held.items()] == ["a"]
+    assert names(held) == {name_of(FP, "a")}
 
 
 def test_force_does_not_wait_for_readers() -> None:

@@ -29,6 +29,7 @@ from gossip.config import GossipConfig
 from gossip.statement import Statement, sign
 from gossip.version import Version
 from local_group.holdings import Held, Holdings
+from local_group.names import name_of
 from moonmesh.v1 import peer_pb2, serving_pb2
 from tests.support.groups import write_group
 from tests.support.wait import wait_for_async
@@ -98,7 +99,7 @@ def test_the_longest_hello_and_the_fullest_page_of_blocks_fit() -> None:
     blocks.blocks.fingerprint = b"f" * 16
     for _ in range(256):
         blocks.blocks.offered.add(
-            key="k" * limits.key_bytes_max,
+            name=(1 << 64) - 1,
             size=1 << 30,
             digest=b"d" * 16,
             rival=b"r" * 16,
@@ -273,13 +274,13 @@ async def test_pings_are_answered_while_much_is_withdrawn(talk: Talk) -> None:
 
 async def test_blocks_that_are_gone_are_told_with_their_since(talk: Talk) -> None:
     for i in range(300):
-        talk.relay.gone(b"f" * 16, f"k{i}", HELD)
-    told: dict[str, float] = {}
+        talk.relay.gone(b"f" * 16, f"k{i}", HELD, changed=i % 2 == 0)
+    told: dict[int, tuple[float, bool]] = {}
     while len(told) < 300:
         gone = (await talk.next("gone")).gone
         assert gone.fingerprint == b"f" * 16
-        told |= {block.key: block.since for block in gone.blocks}
-    assert set(told.values()) == {1.5}
+        told |= {block.name: (block.since, block.changed) for block in gone.blocks}
+    assert told == {name_of(b"f" * 16, f"k{i}"): (1.5, i % 2 == 0) for i in range(300)}
 
 
 async def test_of_what_is_said_before_all_else_one_of_each_kind_waits(ends: Ends) -> None:
@@ -302,7 +303,7 @@ async def test_withdrawals_that_wait_are_bounded(ends: Ends) -> None:
         task.cancel()
     before = counters.snapshot().get("moonmesh_withdrawals_untold_total", 0)
     for i in range(GONE_MAX + 2):
-        talk.relay.gone(b"f" * 16, f"k{i}", HELD)
+        talk.relay.gone(b"f" * 16, f"k{i}", HELD, changed=i % 2 == 0)
     assert len(talk.relay._gone) == GONE_MAX
     assert counters.snapshot()["moonmesh_withdrawals_untold_total"] == before + 2
 
@@ -338,7 +339,7 @@ async def test_a_verdict_is_told_when_it_changes_and_to_each_new_process(tmp_pat
         Spawner(group),
         Feed(holdings, []),
         doubt,
-        gone=lambda fingerprint, key, since: None,
+        gone=lambda *_: None,
         lost=lambda: None,
         refusals=RefusalLog(),
         on_problem=lambda what: None,

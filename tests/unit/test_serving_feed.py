@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
 from federation.counters import counters
-from federation.limits_config import SERVING_BYTES_PER_BLOCK, SERVING_KEY_BYTES
 from federation.peers.feed import (
     BLOCKS_PER_MESSAGE,
     WITHDRAWN_AT_ONCE,
@@ -14,6 +14,7 @@ from federation.peers.feed import (
     Replica,
 )
 from local_group.holdings import Change, Held, Holdings
+from local_group.names import name_of
 from moonmesh.v1 import serving_pb2
 
 FP, OTHER, PRIVATE = b"f" * 16, b"o" * 16, b"p" * 16
@@ -59,15 +60,15 @@ class Pair:
         assert not self.feed.pending
         return count
 
-    def offered(self) -> dict[tuple[bytes, str], Held]:
+    def offered(self) -> dict[tuple[bytes, int], Held]:
         return {
-            (fp, key): held
-            for fp, key, held in self.truth.items()
+            (fp, name): held
+            for fp, name, held in self.truth.items()
             if fp != PRIVATE and held.hops < 1
         }
 
-    def copied(self) -> dict[tuple[bytes, str], Held]:
-        return {(fp, key): held for fp, key, held in self.copy.items()}
+    def copied(self) -> dict[tuple[bytes, int], Held]:
+        return {(fp, name): held for fp, name, held in self.copy.items()}
 
 
 def test_a_snapshot_brings_what_peers_may_have_and_nothing_else() -> None:
@@ -79,7 +80,7 @@ def test_a_snapshot_brings_what_peers_may_have_and_nothing_else() -> None:
     assert pair.replica.complete is False
     pair.settle()
     assert [pair.replica.complete] == [True]
-    assert pair.copied() == {(FP, "own"): Held(5, DIGEST, "", 0, 0, 1.25)}
+    assert pair.copied() == {(FP, name_of(FP, "own")): Held(5, DIGEST, "", 0, 0, 1.25)}
 
 
 def test_a_block_that_came_and_went_costs_one_line() -> None:
@@ -129,7 +130,9 @@ def test_more_changes_than_may_wait_become_a_snapshot() -> None:
     pair.settle()
     assert pair.feed.snapshots == 2
     assert pair.copied() == pair.offered()
-    assert Change(FP, "stays", False) not in pair.changes, "what stays is not withdrawn meanwhile"
+    assert Change(FP, name_of(FP, "stays"), False) not in pair.changes, (
+        "what stays is not withdrawn meanwhile"
+    )
 
 
 def test_at_the_limit_of_changes_there_is_no_snapshot() -> None:
@@ -193,7 +196,7 @@ def test_what_is_offered_between_two_slices_stays() -> None:
             break
     assert last == "snapshot_end"
     assert pair.replica.withdraw_some()
-    stays = pair.copy.keys(FP)[0]
+    stays = pair.copy.after(FP, -1, 1)[0]
     pair.truth.report(FP, stays, 5, DIGEST, 1.0)
     pair.settle()
     assert pair.copied() == pair.offered() == {(FP, stays): Held(5, DIGEST, "", 0, 0, 1.0)}
@@ -225,7 +228,9 @@ def test_the_replica_ends_as_the_truth_whatever_happens_in_between(
         elif what == "withdraw":
             pair.truth.withdraw(fingerprint, key)
         elif what == "reconcile":
-            pair.truth.reconcile(lambda fp, k: k < "k3", float(now))
+            kept = sorted(name_of(fingerprint, f"k{i}") for i in range(3))
+            for _ in pair.truth.compare(fingerprint, np.array(kept, dtype=np.uint64), float(now)):
+                pass
         elif what == "restart":
             pair.new_replica()
         else:
@@ -234,52 +239,30 @@ def test_the_replica_ends_as_the_truth_whatever_happens_in_between(
     assert pair.copied() == pair.offered()
 
 
-# Room for keys that are longer than was reckoned with
-
-
-def long(i: int, size: int = 1000) -> str:
-    return f"{i:0{size}d}"
-
-
-def test_keys_up_to_what_was_reckoned_with_all_fit() -> None:
-    pair = Pair(blocks_max=50)
-    for i in range(50):
-        pair.truth.report(FP, long(i, SERVING_KEY_BYTES), 5, DIGEST, 1.0)
-    pair.settle()
-    assert len(pair.copy) == 50
-    assert pair.replica.bytes == 50 * SERVING_BYTES_PER_BLOCK
-
-
-def test_longer_ones_take_up_the_room_of_others_and_no_more() -> None:
+def test_what_does_not_fit_is_left_out_and_counted() -> None:
     before = counters.snapshot().get("moonmesh_serving_left_out_total", 0)
     pair = Pair(blocks_max=50)
-    for i in range(50):
-        pair.truth.report(FP, long(i), 5, DIGEST, 1.0)
+    for i in range(60):
+        pair.truth.report(FP, f"k{i}", 5, DIGEST, 1.0)
     pair.settle()
-    fit = 50 * SERVING_BYTES_PER_BLOCK // (SERVING_BYTES_PER_BLOCK + 1000 - SERVING_KEY_BYTES)
-    assert len(pair.copy) == fit
-    assert counters.snapshot()["moonmesh_serving_left_out_total"] == before + 50 - fit
-    # What goes makes room, whoever takes it away.
-    kept = pair.copy.keys(FP)
-    pair.copy.withdraw(FP, kept[0])
-    pair.truth.withdraw(FP, kept[1])
-    for i in range(50, 53):
-        pair.truth.report(FP, long(i), 5, DIGEST, 1.0)
-    pair.settle()
-    assert len(pair.copy) == fit
-    for _, key, _ in list(pair.truth.items()):
-        pair.truth.withdraw(FP, key)
-    pair.settle()
-    assert (len(pair.copy), pair.replica.bytes) == (0, 0)
+    assert len(pair.copy) == 50
+    assert counters.snapshot()["moonmesh_serving_left_out_total"] == before + 10
 
 
-def test_characters_beyond_ascii_are_counted_as_python_keeps_them() -> None:
-    pair = Pair(blocks_max=10)
-    key = "\N{GRINNING FACE}" + "k" * 300
-    pair.truth.report(FP, key, 5, DIGEST, 1.0)
+def test_a_snapshot_names_what_lies_between_its_parts_and_behind_them() -> None:
+    pair = Pair()
+    for i in range(3 * BLOCKS_PER_MESSAGE):
+        pair.truth.report(FP, f"k{i}", 5, DIGEST, 1.0)
+        pair.truth.report(OTHER, f"k{i}", 5, DIGEST, 1.0)
     pair.settle()
-    key.encode()
-    assert pair.replica.bytes >= SERVING_BYTES_PER_BLOCK - SERVING_KEY_BYTES + 4 * len(key)
+    pair.feed.restart()
+    for i in range(0, 3 * BLOCKS_PER_MESSAGE, 3):
+        pair.truth.withdraw(FP, f"k{i}")
+    for i in range(3 * BLOCKS_PER_MESSAGE):
+        pair.truth.withdraw(OTHER, f"k{i}")
+    pair.settle()
+    assert pair.copied() == pair.offered()
+    assert len(pair.copy) == 2 * BLOCKS_PER_MESSAGE
 
 
 def test_a_new_snapshot_fits_where_an_old_one_filled_all_room() -> None:

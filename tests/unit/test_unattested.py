@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Iterator
 
 import pytest
 
 from federation.catalog.wire import position_from_wire
-from federation.identity import block_digest, stored_key
+from federation.config import Limits
+from federation.identity import block_digest, key_hash, stored_key
 from federation.limits.ticket import Cost, Ticket
 from federation.peers.wire import CATALOG_METHOD
 from federation.transfer.frames import Block, Decoder, Encoder, FrameError, Missing
+from federation.transfer.puller import Puller
+from federation.transfer.staging import Staging
 from federation.transfer.verify import verify
-from local_group.holdings import OWN
+from local_group.holdings import HOPS_MAX, OWN
 from moonmesh.v1 import peer_pb2
+from tests.support.catalogs import view_of
 from tests.support.credentials import Made
 from tests.support.wire import DATA, FP, MIB, East, drained, link_to, linked, serving
-from tests.unit.test_puller import FakeSource
+from tests.unit.test_puller import FakeSource, data_of
 
 SIZE = 5000
 
@@ -152,3 +156,42 @@ def test_an_unattested_block_that_was_not_asked_for_breaks_the_protocol() -> Non
     block.data[0] ^= 1
     with pytest.raises(Exception, match="does not match its digest"):
         verify(source, FP, "k", block, hop_limit=1, unattested=True)
+
+
+@pytest.mark.parametrize("allowed", [True, False])
+async def test_one_is_pulled_where_that_is_allowed_and_is_never_offered_onward(
+    allowed: bool,
+) -> None:
+    async def script(request: peer_pb2.PullRequest) -> AsyncGenerator[bytes, None]:
+        assert request.unattested == allowed
+        for message in messages(block_digest(FP, "k0", data_of("k0")), data_of("k0")):
+            yield message
+
+    source = FakeSource("east", ["k0"], script)
+    landed: list[tuple[str, int]] = []
+    puller = Puller(
+        staging=Staging(bytes_max=1 << 20, hold=10.0),
+        holders=lambda _: [(source, view_of([key_hash(FP, "k0")]))],
+        landed=lambda block, hops: landed.append((block.key, hops)),
+        limits=Limits(),
+        unattested=[FP] if allowed else [],
+    )
+    ask = puller.ask(FP, ["k0"], [MIB], timeout=5.0)
+    await ask.settle(5.0)
+    assert ask.landed(0) == allowed
+    assert source.verdicts == ["succeeded" if allowed else "failed"]
+    # More borders than any hop limit allows.
+    assert landed == ([("k0", HOPS_MAX)] if allowed else [])
+    ask.leave()
+    await puller.close()
+
+
+async def test_one_above_the_largest_block_is_not_offered_any_more(made: Made) -> None:
+    east = East(made, unattested=True, block_bytes_max=1 << 20)
+    for size, key, held in [(1 << 20, "a", True), ((1 << 20) + 1, "b", False)]:
+        east.memory.size = size
+        assert east.holdings.find(FP, key, OWN, 0.0)
+        assert [type(e) for e in await asked(made, east, key, unattested=True)] == [
+            Block if held else Missing
+        ]
+        assert (east.holdings.get(FP, key) is not None) == held

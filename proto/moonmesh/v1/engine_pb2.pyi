@@ -55,16 +55,18 @@ class RequestLimits(_message.Message):
     def __init__(self, keys: _Optional[int] = ..., reports: _Optional[int] = ..., key_bytes: _Optional[int] = ..., block_bytes: _Optional[int] = ..., message_bytes: _Optional[int] = ...) -> None: ...
 
 class Written(_message.Message):
-    __slots__ = ("key", "size", "digest", "chain_position")
+    __slots__ = ("key", "size", "digest", "chain_position", "name")
     KEY_FIELD_NUMBER: _ClassVar[int]
     SIZE_FIELD_NUMBER: _ClassVar[int]
     DIGEST_FIELD_NUMBER: _ClassVar[int]
     CHAIN_POSITION_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
     key: str
     size: int
     digest: bytes
     chain_position: int
-    def __init__(self, key: _Optional[str] = ..., size: _Optional[int] = ..., digest: _Optional[bytes] = ..., chain_position: _Optional[int] = ...) -> None: ...
+    name: int
+    def __init__(self, key: _Optional[str] = ..., size: _Optional[int] = ..., digest: _Optional[bytes] = ..., chain_position: _Optional[int] = ..., name: _Optional[int] = ...) -> None: ...
 
 class ReportRequest(_message.Message):
     __slots__ = ("fingerprint", "written")

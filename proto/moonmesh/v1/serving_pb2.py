@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from moonmesh.v1 import peer_pb2 as moonmesh_dot_v1_dot_peer__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19moonmesh/v1/serving.proto\x12\x0bmoonmesh.v1\x1a\x16moonmesh/v1/peer.proto\"\xc7\x02\n\tToServing\x12\x34\n\x0esnapshot_begin\x18\x01 \x01(\x0b\x32\x1a.moonmesh.v1.SnapshotBeginH\x00\x12,\n\x06\x62locks\x18\x02 \x01(\x0b\x32\x1a.moonmesh.v1.OfferedBlocksH\x00\x12\x30\n\x0csnapshot_end\x18\x03 \x01(\x0b\x32\x18.moonmesh.v1.SnapshotEndH\x00\x12+\n\x08greeting\x18\x04 \x01(\x0b\x32\x17.moonmesh.v1.HelloReplyH\x00\x12\'\n\x07verdict\x18\x05 \x01(\x0b\x32\x14.moonmesh.v1.VerdictH\x00\x12!\n\x04ping\x18\x06 \x01(\x0b\x32\x11.moonmesh.v1.PingH\x00\x12#\n\x05setup\x18\x07 \x01(\x0b\x32\x12.moonmesh.v1.SetupH\x00\x42\x06\n\x04what\"z\n\x05Setup\x12\x12\n\ngroup_json\x18\x01 \x01(\t\x12\x12\n\nfederation\x18\x02 \x01(\t\x12#\n\x03tls\x18\x03 \x01(\x0b\x32\x16.moonmesh.v1.ServerTls\x12$\n\x07\x63\x61llers\x18\x04 \x03(\x0b\x32\x13.moonmesh.v1.Caller\"_\n\tServerTls\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06\x63\x61_pem\x18\x02 \x01(\x0c\x12\x10\n\x08\x63\x65rt_pem\x18\x03 \x01(\x0c\x12\x0f\n\x07key_pem\x18\x04 \x01(\x0c\x12\x11\n\tnot_after\x18\x05 \x01(\x01\"H\n\x06\x43\x61ller\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04keys\x18\x02 \x03(\x0c\x12\x10\n\x08\x65xported\x18\x03 \x03(\x0c\x12\x10\n\x08imported\x18\x04 \x03(\x0c\"\x0f\n\rSnapshotBegin\"\r\n\x0bSnapshotEnd\"c\n\rOfferedBlocks\x12\x13\n\x0b\x66ingerprint\x18\x01 \x01(\x0c\x12*\n\x07offered\x18\x02 \x03(\x0b\x32\x19.moonmesh.v1.OfferedBlock\x12\x11\n\twithdrawn\x18\x03 \x03(\t\"\x84\x01\n\x0cOfferedBlock\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x0c\n\x04size\x18\x02 \x01(\x04\x12\x0e\n\x06\x64igest\x18\x03 \x01(\x0c\x12\r\n\x05rival\x18\x04 \x01(\x0c\x12\x0e\n\x06origin\x18\x05 \x01(\t\x12\r\n\x05\x65poch\x18\x06 \x01(\x04\x12\x0c\n\x04hops\x18\x07 \x01(\r\x12\r\n\x05since\x18\x08 \x01(\x01\")\n\x07Verdict\x12\x0c\n\x04peer\x18\x01 \x01(\t\x12\x10\n\x08\x62\x65lieved\x18\x02 \x01(\x08\"!\n\x04Ping\x12\t\n\x01n\x18\x01 \x01(\x04\x12\x0e\n\x06report\x18\x02 \x01(\x08\"\xa8\x02\n\x0b\x46romServing\x12!\n\x04pong\x18\x01 \x01(\x0b\x32\x11.moonmesh.v1.PongH\x00\x12+\n\tlistening\x18\x02 \x01(\x0b\x32\x16.moonmesh.v1.ListeningH\x00\x12%\n\x06\x66\x61iled\x18\x03 \x01(\x0b\x32\x13.moonmesh.v1.FailedH\x00\x12#\n\x05heard\x18\x04 \x01(\x0b\x32\x12.moonmesh.v1.HeardH\x00\x12/\n\x0b\x64isbelieved\x18\x05 \x01(\x0b\x32\x18.moonmesh.v1.DisbelievedH\x00\x12!\n\x04gone\x18\x06 \x01(\x0b\x32\x11.moonmesh.v1.GoneH\x00\x12!\n\x04lost\x18\x07 \x01(\x0b\x32\x11.moonmesh.v1.LostH\x00\x42\x06\n\x04what\"=\n\x04Pong\x12\t\n\x01n\x18\x01 \x01(\x04\x12*\n\x06report\x18\x02 \x01(\x0b\x32\x1a.moonmesh.v1.ServingReport\"\x0b\n\tListening\"A\n\x06\x46\x61iled\x12\x0c\n\x04\x63ode\x18\x01 \x01(\t\x12\x0c\n\x04what\x18\x02 \x01(\t\x12\r\n\x05where\x18\x03 \x01(\t\x12\x0c\n\x04hint\x18\x04 \x01(\t\"?\n\x05Heard\x12\x0c\n\x04peer\x18\x01 \x01(\t\x12(\n\x05hello\x18\x02 \x01(\x0b\x32\x19.moonmesh.v1.HelloRequest\"J\n\x0b\x44isbelieved\x12\x0c\n\x04peer\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x0e\n\x06\x64\x65tail\x18\x03 \x01(\t\x12\r\n\x05\x63ount\x18\x04 \x01(\r\"C\n\x04Gone\x12\x13\n\x0b\x66ingerprint\x18\x01 \x01(\x0c\x12&\n\x06\x62locks\x18\x02 \x03(\x0b\x32\x16.moonmesh.v1.GoneBlock\"\'\n\tGoneBlock\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05since\x18\x02 \x01(\x01\"\x06\n\x04Lost\"\xd2\x01\n\rServingReport\x12:\n\x08\x63ounters\x18\x01 \x03(\x0b\x32(.moonmesh.v1.ServingReport.CountersEntry\x12*\n\x07refused\x18\x02 \x03(\x0b\x32\x19.moonmesh.v1.RefusedEntry\x12\x12\n\nstore_well\x18\x03 \x01(\x08\x12\x14\n\x0c\x64\x65tails_json\x18\x04 \x01(\t\x1a/\n\rCountersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\"K\n\x0cRefusedEntry\x12\x0b\n\x03who\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\r\n\x05\x63ount\x18\x03 \x01(\x04\x12\x0f\n\x07last_at\x18\x04 \x01(\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19moonmesh/v1/serving.proto\x12\x0bmoonmesh.v1\x1a\x16moonmesh/v1/peer.proto\"\xc7\x02\n\tToServing\x12\x34\n\x0esnapshot_begin\x18\x01 \x01(\x0b\x32\x1a.moonmesh.v1.SnapshotBeginH\x00\x12,\n\x06\x62locks\x18\x02 \x01(\x0b\x32\x1a.moonmesh.v1.OfferedBlocksH\x00\x12\x30\n\x0csnapshot_end\x18\x03 \x01(\x0b\x32\x18.moonmesh.v1.SnapshotEndH\x00\x12+\n\x08greeting\x18\x04 \x01(\x0b\x32\x17.moonmesh.v1.HelloReplyH\x00\x12\'\n\x07verdict\x18\x05 \x01(\x0b\x32\x14.moonmesh.v1.VerdictH\x00\x12!\n\x04ping\x18\x06 \x01(\x0b\x32\x11.moonmesh.v1.PingH\x00\x12#\n\x05setup\x18\x07 \x01(\x0b\x32\x12.moonmesh.v1.SetupH\x00\x42\x06\n\x04what\"z\n\x05Setup\x12\x12\n\ngroup_json\x18\x01 \x01(\t\x12\x12\n\nfederation\x18\x02 \x01(\t\x12#\n\x03tls\x18\x03 \x01(\x0b\x32\x16.moonmesh.v1.ServerTls\x12$\n\x07\x63\x61llers\x18\x04 \x03(\x0b\x32\x13.moonmesh.v1.Caller\"_\n\tServerTls\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06\x63\x61_pem\x18\x02 \x01(\x0c\x12\x10\n\x08\x63\x65rt_pem\x18\x03 \x01(\x0c\x12\x0f\n\x07key_pem\x18\x04 \x01(\x0c\x12\x11\n\tnot_after\x18\x05 \x01(\x01\"H\n\x06\x43\x61ller\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04keys\x18\x02 \x03(\x0c\x12\x10\n\x08\x65xported\x18\x03 \x03(\x0c\x12\x10\n\x08imported\x18\x04 \x03(\x0c\"\x0f\n\rSnapshotBegin\"\r\n\x0bSnapshotEnd\"\x85\x01\n\rOfferedBlocks\x12\x13\n\x0b\x66ingerprint\x18\x01 \x01(\x0c\x12*\n\x07offered\x18\x02 \x03(\x0b\x32\x19.moonmesh.v1.OfferedBlock\x12\x11\n\twithdrawn\x18\x03 \x03(\x06\x12\x14\n\x07through\x18\x04 \x01(\x06H\x00\x88\x01\x01\x42\n\n\x08_through\"\x85\x01\n\x0cOfferedBlock\x12\x0c\n\x04name\x18\x01 \x01(\x06\x12\x0c\n\x04size\x18\x02 \x01(\x04\x12\x0e\n\x06\x64igest\x18\x03 \x01(\x0c\x12\r\n\x05rival\x18\x04 \x01(\x0c\x12\x0e\n\x06origin\x18\x05 \x01(\t\x12\r\n\x05\x65poch\x18\x06 \x01(\x04\x12\x0c\n\x04hops\x18\x07 \x01(\r\x12\r\n\x05since\x18\x08 \x01(\x01\")\n\x07Verdict\x12\x0c\n\x04peer\x18\x01 \x01(\t\x12\x10\n\x08\x62\x65lieved\x18\x02 \x01(\x08\"!\n\x04Ping\x12\t\n\x01n\x18\x01 \x01(\x04\x12\x0e\n\x06report\x18\x02 \x01(\x08\"\xa8\x02\n\x0b\x46romServing\x12!\n\x04pong\x18\x01 \x01(\x0b\x32\x11.moonmesh.v1.PongH\x00\x12+\n\tlistening\x18\x02 \x01(\x0b\x32\x16.moonmesh.v1.ListeningH\x00\x12%\n\x06\x66\x61iled\x18\x03 \x01(\x0b\x32\x13.moonmesh.v1.FailedH\x00\x12#\n\x05heard\x18\x04 \x01(\x0b\x32\x12.moonmesh.v1.HeardH\x00\x12/\n\x0b\x64isbelieved\x18\x05 \x01(\x0b\x32\x18.moonmesh.v1.DisbelievedH\x00\x12!\n\x04gone\x18\x06 \x01(\x0b\x32\x11.moonmesh.v1.GoneH\x00\x12!\n\x04lost\x18\x07 \x01(\x0b\x32\x11.moonmesh.v1.LostH\x00\x42\x06\n\x04what\"=\n\x04Pong\x12\t\n\x01n\x18\x01 \x01(\x04\x12*\n\x06report\x18\x02 \x01(\x0b\x32\x1a.moonmesh.v1.ServingReport\"\x0b\n\tListening\"A\n\x06\x46\x61iled\x12\x0c\n\x04\x63ode\x18\x01 \x01(\t\x12\x0c\n\x04what\x18\x02 \x01(\t\x12\r\n\x05where\x18\x03 \x01(\t\x12\x0c\n\x04hint\x18\x04 \x01(\t\"?\n\x05Heard\x12\x0c\n\x04peer\x18\x01 \x01(\t\x12(\n\x05hello\x18\x02 \x01(\x0b\x32\x19.moonmesh.v1.HelloRequest\"J\n\x0b\x44isbelieved\x12\x0c\n\x04peer\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x0e\n\x06\x64\x65tail\x18\x03 \x01(\t\x12\r\n\x05\x63ount\x18\x04 \x01(\r\"C\n\x04Gone\x12\x13\n\x0b\x66ingerprint\x18\x01 \x01(\x0c\x12&\n\x06\x62locks\x18\x02 \x03(\x0b\x32\x16.moonmesh.v1.GoneBlock\"9\n\tGoneBlock\x12\x0c\n\x04name\x18\x01 \x01(\x06\x12\r\n\x05since\x18\x02 \x01(\x01\x12\x0f\n\x07\x63hanged\x18\x03 \x01(\x08\"\x06\n\x04Lost\"\xd2\x01\n\rServingReport\x12:\n\x08\x63ounters\x18\x01 \x03(\x0b\x32(.moonmesh.v1.ServingReport.CountersEntry\x12*\n\x07refused\x18\x02 \x03(\x0b\x32\x19.moonmesh.v1.RefusedEntry\x12\x12\n\nstore_well\x18\x03 \x01(\x08\x12\x14\n\x0c\x64\x65tails_json\x18\x04 \x01(\t\x1a/\n\rCountersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\"K\n\x0cRefusedEntry\x12\x0b\n\x03who\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\r\n\x05\x63ount\x18\x03 \x01(\x04\x12\x0f\n\x07last_at\x18\x04 \x01(\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -46,36 +46,36 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_SNAPSHOTBEGIN']._serialized_end=706
   _globals['_SNAPSHOTEND']._serialized_start=708
   _globals['_SNAPSHOTEND']._serialized_end=721
-  _globals['_OFFEREDBLOCKS']._serialized_start=723
-  _globals['_OFFEREDBLOCKS']._serialized_end=822
-  _globals['_OFFEREDBLOCK']._serialized_start=825
-  _globals['_OFFEREDBLOCK']._serialized_end=957
-  _globals['_VERDICT']._serialized_start=959
-  _globals['_VERDICT']._serialized_end=1000
-  _globals['_PING']._serialized_start=1002
-  _globals['_PING']._serialized_end=1035
-  _globals['_FROMSERVING']._serialized_start=1038
-  _globals['_FROMSERVING']._serialized_end=1334
-  _globals['_PONG']._serialized_start=1336
-  _globals['_PONG']._serialized_end=1397
-  _globals['_LISTENING']._serialized_start=1399
-  _globals['_LISTENING']._serialized_end=1410
-  _globals['_FAILED']._serialized_start=1412
-  _globals['_FAILED']._serialized_end=1477
-  _globals['_HEARD']._serialized_start=1479
-  _globals['_HEARD']._serialized_end=1542
-  _globals['_DISBELIEVED']._serialized_start=1544
-  _globals['_DISBELIEVED']._serialized_end=1618
-  _globals['_GONE']._serialized_start=1620
-  _globals['_GONE']._serialized_end=1687
-  _globals['_GONEBLOCK']._serialized_start=1689
-  _globals['_GONEBLOCK']._serialized_end=1728
-  _globals['_LOST']._serialized_start=1730
-  _globals['_LOST']._serialized_end=1736
-  _globals['_SERVINGREPORT']._serialized_start=1739
-  _globals['_SERVINGREPORT']._serialized_end=1949
-  _globals['_SERVINGREPORT_COUNTERSENTRY']._serialized_start=1902
-  _globals['_SERVINGREPORT_COUNTERSENTRY']._serialized_end=1949
-  _globals['_REFUSEDENTRY']._serialized_start=1951
-  _globals['_REFUSEDENTRY']._serialized_end=2026
+  _globals['_OFFEREDBLOCKS']._serialized_start=724
+  _globals['_OFFEREDBLOCKS']._serialized_end=857
+  _globals['_OFFEREDBLOCK']._serialized_start=860
+  _globals['_OFFEREDBLOCK']._serialized_end=993
+  _globals['_VERDICT']._serialized_start=995
+  _globals['_VERDICT']._serialized_end=1036
+  _globals['_PING']._serialized_start=1038
+  _globals['_PING']._serialized_end=1071
+  _globals['_FROMSERVING']._serialized_start=1074
+  _globals['_FROMSERVING']._serialized_end=1370
+  _globals['_PONG']._serialized_start=1372
+  _globals['_PONG']._serialized_end=1433
+  _globals['_LISTENING']._serialized_start=1435
+  _globals['_LISTENING']._serialized_end=1446
+  _globals['_FAILED']._serialized_start=1448
+  _globals['_FAILED']._serialized_end=1513
+  _globals['_HEARD']._serialized_start=1515
+  _globals['_HEARD']._serialized_end=1578
+  _globals['_DISBELIEVED']._serialized_start=1580
+  _globals['_DISBELIEVED']._serialized_end=1654
+  _globals['_GONE']._serialized_start=1656
+  _globals['_GONE']._serialized_end=1723
+  _globals['_GONEBLOCK']._serialized_start=1725
+  _globals['_GONEBLOCK']._serialized_end=1782
+  _globals['_LOST']._serialized_start=1784
+  _globals['_LOST']._serialized_end=1790
+  _globals['_SERVINGREPORT']._serialized_start=1793
+  _globals['_SERVINGREPORT']._serialized_end=2003
+  _globals['_SERVINGREPORT_COUNTERSENTRY']._serialized_start=1956
+  _globals['_SERVINGREPORT_COUNTERSENTRY']._serialized_end=2003
+  _globals['_REFUSEDENTRY']._serialized_start=2005
+  _globals['_REFUSEDENTRY']._serialized_end=2080
 # @@protoc_insertion_point(module_scope)

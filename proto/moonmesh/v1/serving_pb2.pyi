@@ -72,18 +72,20 @@ class SnapshotEnd(_message.Message):
     def __init__(self) -> None: ...
 
 class OfferedBlocks(_message.Message):
-    __slots__ = ("fingerprint", "offered", "withdrawn")
+    __slots__ = ("fingerprint", "offered", "withdrawn", "through")
     FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
     OFFERED_FIELD_NUMBER: _ClassVar[int]
     WITHDRAWN_FIELD_NUMBER: _ClassVar[int]
+    THROUGH_FIELD_NUMBER: _ClassVar[int]
     fingerprint: bytes
     offered: _containers.RepeatedCompositeFieldContainer[OfferedBlock]
-    withdrawn: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, fingerprint: _Optional[bytes] = ..., offered: _Optional[_Iterable[_Union[OfferedBlock, _Mapping]]] = ..., withdrawn: _Optional[_Iterable[str]] = ...) -> None: ...
+    withdrawn: _containers.RepeatedScalarFieldContainer[int]
+    through: int
+    def __init__(self, fingerprint: _Optional[bytes] = ..., offered: _Optional[_Iterable[_Union[OfferedBlock, _Mapping]]] = ..., withdrawn: _Optional[_Iterable[int]] = ..., through: _Optional[int] = ...) -> None: ...
 
 class OfferedBlock(_message.Message):
-    __slots__ = ("key", "size", "digest", "rival", "origin", "epoch", "hops", "since")
-    KEY_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("name", "size", "digest", "rival", "origin", "epoch", "hops", "since")
+    NAME_FIELD_NUMBER: _ClassVar[int]
     SIZE_FIELD_NUMBER: _ClassVar[int]
     DIGEST_FIELD_NUMBER: _ClassVar[int]
     RIVAL_FIELD_NUMBER: _ClassVar[int]
@@ -91,7 +93,7 @@ class OfferedBlock(_message.Message):
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     HOPS_FIELD_NUMBER: _ClassVar[int]
     SINCE_FIELD_NUMBER: _ClassVar[int]
-    key: str
+    name: int
     size: int
     digest: bytes
     rival: bytes
@@ -99,7 +101,7 @@ class OfferedBlock(_message.Message):
     epoch: int
     hops: int
     since: float
-    def __init__(self, key: _Optional[str] = ..., size: _Optional[int] = ..., digest: _Optional[bytes] = ..., rival: _Optional[bytes] = ..., origin: _Optional[str] = ..., epoch: _Optional[int] = ..., hops: _Optional[int] = ..., since: _Optional[float] = ...) -> None: ...
+    def __init__(self, name: _Optional[int] = ..., size: _Optional[int] = ..., digest: _Optional[bytes] = ..., rival: _Optional[bytes] = ..., origin: _Optional[str] = ..., epoch: _Optional[int] = ..., hops: _Optional[int] = ..., since: _Optional[float] = ...) -> None: ...
 
 class Verdict(_message.Message):
     __slots__ = ("peer", "believed")
@@ -188,12 +190,14 @@ class Gone(_message.Message):
     def __init__(self, fingerprint: _Optional[bytes] = ..., blocks: _Optional[_Iterable[_Union[GoneBlock, _Mapping]]] = ...) -> None: ...
 
 class GoneBlock(_message.Message):
-    __slots__ = ("key", "since")
-    KEY_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("name", "since", "changed")
+    NAME_FIELD_NUMBER: _ClassVar[int]
     SINCE_FIELD_NUMBER: _ClassVar[int]
-    key: str
+    CHANGED_FIELD_NUMBER: _ClassVar[int]
+    name: int
     since: float
-    def __init__(self, key: _Optional[str] = ..., since: _Optional[float] = ...) -> None: ...
+    changed: bool
+    def __init__(self, name: _Optional[int] = ..., since: _Optional[float] = ..., changed: bool = ...) -> None: ...
 
 class Lost(_message.Message):
     __slots__ = ()
