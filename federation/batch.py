@@ -22,6 +22,14 @@ class Batch:
     pointers: list[int]
     sizes: list[int]
 
+    def only(self, places: Sequence[int]) -> Batch:
+        """The blocks at these places."""
+        return Batch(
+            [self.keys[place] for place in places],
+            [self.pointers[place] for place in places],
+            [self.sizes[place] for place in places],
+        )
+
     def names(self, stored: Callable[[str], str]) -> list[str]:
         """The keys as Mooncake knows them; "" for what can be no key, which the store refuses."""
         return [stored(key) if _is_key(key) else "" for key in self.keys]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     BaseModel,
@@ -40,6 +40,10 @@ NAMESPACES_MAX = 256
 """Namespaces of one group: each costs a log, a subscription per peer and a row in `status`."""
 
 
+Admit = Literal["second-hit", "always", "never"]
+"""When a block of a peer is put into the local pool."""
+
+
 class GatewayConfig(BaseModel):
     """`[gateway]`: the process beside the group that speaks for it."""
 
@@ -56,6 +60,9 @@ class GatewayConfig(BaseModel):
     """Also serve engines, and gateways, of other hosts of the group, at `host` and port `port_base + 3`, with
     mTLS by the group's own CA. It needs `peering`, whose credentials folder has the certificate. Where the
     group has places on several hosts, all of them need it."""
+    admit: Admit = "second-hit"
+    """When a block that came from a peer is put into this group's own pool: `second-hit`: when an engine is
+    given it for the second time; `always`: once it is here; `never`: each read of it crosses the border."""
     peering: Annotated[Path, BeforeValidator(resolve_path)] | None = None
     """The group's `peering.toml`, relative to this file; without it the group runs alone."""
     kv_events: str = ""

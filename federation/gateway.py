@@ -35,6 +35,7 @@ from federation.status import Problems, StatusReport
 from federation.timeouts import unless
 from federation.transfer.admission import Admission
 from federation.transfer.handover import EngineService
+from federation.transfer.policy import AdmissionPolicy
 from federation.transfer.puller import Puller
 from federation.transfer.staging import Staging
 from federation.trust.credentials import EngineCredentials, load_engine_credentials
@@ -163,13 +164,14 @@ class Gateway:
             store=store,
             ledger=ledger,
             naming=naming,
+            policy=AdmissionPolicy(config.gateway.admit),
             queue_max=limits.admission_queue_blocks,
             on_error=self._problem,
         )
         puller = Puller(
             staging=staging,
             holders=peers.sessions.holders if peers else lambda fingerprint: [],
-            landed=admission.offer,
+            landed=admission.landed,
             limits=limits,
             unattested=config.unattested,
         )
@@ -180,6 +182,8 @@ class Gateway:
             exported=self._exported,
             ledger=ledger,
             puller=puller,
+            given=admission.given,
+            prefetched=admission.keep,
             touch=peers.sessions.touch if peers else lambda fingerprint: None,
             limits=limits,
             on_error=self._problem,

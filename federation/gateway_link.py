@@ -22,6 +22,7 @@ from federation.errors import PeerError
 from federation.identity import block_digest
 from federation.keys.namespace import Namespace
 from federation.request_limits import RequestLimits
+from federation.taken import Taken
 from federation.telemetry import inject
 from federation.timeouts import Deadline
 from federation.transfer.frames import Block, Decoder
@@ -96,6 +97,8 @@ class GatewayLink:
         self._lock = threading.Lock()
         self._breaker = Breaker(_BREAKER, random.Random())
         self._reports: deque[engine_pb2.Written] = deque()
+        self.taken = Taken()
+        """What came from peers a short while ago."""
         self._answered = False
         self._federated = False
         self._reason = "not attached yet"
@@ -208,6 +211,7 @@ class GatewayLink:
                     if digest != event.digest:
                         counters.add("moonmesh_handover_digest_mismatch_total")
                         return
+                    self.taken.note(keys[event.index], digest)
                     yield event.index, event.data
         except grpc.RpcError as error:
             self._failed(error)

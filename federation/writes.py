@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from federation.batch import Batch, batches
-from federation.codes import RPC_TIMEOUT, put_code
+from federation.codes import OK, RPC_TIMEOUT, put_code
 from federation.counters import counters
 from federation.gateway_link import GatewayLink
 from federation.identity import Fingerprint
@@ -50,9 +50,44 @@ class Writes:
     def _batch(
         self, batch: Batch, until: Deadline | None, config: Any, chain_position: int
     ) -> list[int]:
-        names = batch.names(self.stored)
         # Before the put: afterwards the caller may already be writing into its memory again.
         digests = batch.digests(self.fingerprint) if self.link else []
+        fresh = self._fresh(batch, digests)
+        if len(fresh) == len(batch.keys):
+            return self._store(batch, digests, range(len(fresh)), until, config, chain_position)
+        codes = [OK] * len(batch.keys)
+        if fresh:
+            some = [digests[place] for place in fresh]
+            put = self._store(batch.only(fresh), some, fresh, until, config, chain_position)
+            for place, code in zip(fresh, put, strict=True):
+                codes[place] = code
+        return codes
+
+    def _fresh(self, batch: Batch, digests: Sequence[bytes | None]) -> Sequence[int]:
+        """The places of what is not just written back as it came from a peer: whether there shall be a copy
+        of that here is the gateway's to say, and the engine has what it wanted."""
+        link = self.link
+        if link is None or not len(link.taken) or not link.usable:
+            return range(len(batch.keys))
+        fresh = [
+            place
+            for place, (key, digest) in enumerate(zip(batch.keys, digests, strict=True))
+            if not link.taken.same(key, digest)
+        ]
+        counters.add("moonmesh_puts_given_back_total", len(batch.keys) - len(fresh))
+        return fresh
+
+    def _store(
+        self,
+        batch: Batch,
+        digests: Sequence[bytes | None],
+        places: Sequence[int],
+        until: Deadline | None,
+        config: Any,
+        chain_position: int,
+    ) -> list[int]:
+        """Puts a batch and reports what was stored; `places` are those of its blocks in the caller's."""
+        names = batch.names(self.stored)
         if until is None:
             outcomes = self.store.put_from_direct(names, batch.pointers, batch.sizes, config)
         else:
@@ -60,10 +95,10 @@ class Writes:
             outcomes = self.store.put_from(names, batch.pointers, batch.sizes, left, config)
         outcomes = self._confirmed(names, outcomes, until)
         if self.link is not None:
-            for place, (key, outcome) in enumerate(zip(batch.keys, outcomes, strict=True)):
-                digest = digests[place]
+            for n, (key, outcome) in enumerate(zip(batch.keys, outcomes, strict=True)):
+                digest = digests[n]
                 if digest is not None and outcome.status is Status.STORED:
-                    self.link.report(key, batch.sizes[place], digest, chain_position + place)
+                    self.link.report(key, batch.sizes[n], digest, chain_position + places[n])
         return [put_code(outcome) for outcome in outcomes]
 
     def _confirmed(

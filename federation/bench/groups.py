@@ -10,11 +10,12 @@ import sys
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal
 
 from federation.bench.engines import BenchError
 from federation.bench.piped import last_lines
-from federation.config import load_group
+from federation.config import Admit, load_group
 from local_group.child import own_group
 from local_group.toml import read_toml
 
@@ -22,6 +23,7 @@ Mode = Literal["federated", "isolated", "one-pool"]
 MODES: tuple[Mode, ...] = ("federated", "isolated", "one-pool")
 
 NAMESPACE = "replay"
+FEDERATION = "bench"
 ENVELOPE = {
     "model": "replay",
     "revision": "1",
@@ -53,6 +55,7 @@ class Layout:
     """Of each store; a group has one, the one pool has one a group."""
     lease_ttl_ms: int
     port_base: int
+    admit: Admit = "second-hit"
 
     @property
     def pool_bytes(self) -> int:
@@ -70,10 +73,15 @@ def group_names(count: int) -> list[str]:
     return [f"g{i}" for i in range(count)]
 
 
-def write_groups(folder: Path, mode: Mode, layout: Layout) -> list[Path]:
+def write_groups(
+    folder: Path, mode: Mode, layout: Layout, limits: Mapping[str, Any] = MappingProxyType({})
+) -> list[Path]:
     """Write the `group.toml` files of a mode below `folder`; returns their paths, in group order.
 
     Federated groups name a `peering.toml` that `moonmesh peer init` makes beside them.
+
+    Args:
+        limits: the table of that name, the same in all.
     """
     names = ["pool"] if mode == "one-pool" else group_names(layout.groups)
     paths = []
@@ -88,9 +96,10 @@ def write_groups(folder: Path, mode: Mode, layout: Layout) -> list[Path]:
                 "dram": layout.store_bytes,
             },
             "namespaces": {NAMESPACE: ENVELOPE},
+            "limits": dict(limits),
         }
         if mode == "federated":
-            table["gateway"] = {"peering": "peering.toml"}
+            table["gateway"] = {"peering": "peering.toml", "admit": layout.admit}
         paths.append(_write(folder / name, table))
     return paths
 
@@ -280,7 +289,9 @@ async def init_peers(folder: Path, configs: Sequence[Path], log: Path) -> None:
     """
     groups = [load_group(path) for path in configs]
     addresses = [f"--group={g.name}={g.gateway.listen}:{g.ports.peers}" for g in groups]
-    await _peer_init(folder, log, "--federation=bench", f"--namespaces={NAMESPACE}", *addresses)
+    await _peer_init(
+        folder, log, f"--federation={FEDERATION}", f"--namespaces={NAMESPACE}", *addresses
+    )
 
 
 async def init_given_peers(folder: Path, log: Path) -> None:

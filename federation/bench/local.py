@@ -11,13 +11,14 @@ from random import Random
 from typing import Any, Final
 
 from federation.bench.groups import NAMESPACE, GroupSet, Layout, write_groups
-from federation.bench.local_arm import CALLS, Arm, Spec
+from federation.bench.local_arm import CALLS, Calls, Spec
 from federation.bench.paired import SEGMENTS, ratio, run_paired, spread
 from federation.bench.replay import LOCAL_BUFFER_BYTES
 from federation.bench.report import Report, Target
 from federation.bench.resources import free_port_base
 from federation.bench.session import SIGNALS
 from federation.bench.tally import quantile
+from federation.bench.worker import Worker
 from federation.bench.workspace import Workspace
 from federation.config import load_group
 from federation.identity import stored_key
@@ -66,7 +67,7 @@ def local_report(options: LocalBench, say: Say) -> tuple[Report, int]:
     """Measures on a real group of its own; the report, and the signal that ended it early.
 
     Raises:
-        BenchError, ArmError: if the group does not start, or a call fails.
+        BenchError, WorkerError: if the group does not start, or a call fails.
     """
     report = Report("local")
     times = Times()
@@ -154,9 +155,9 @@ def _measure(
     options: LocalBench, config: Path, times: Times, stop: asyncio.Event, say: Say
 ) -> None:
     with contextlib.ExitStack() as open_arms:
-        arms: dict[str, Arm] = {}
+        arms: dict[str, Worker] = {}
         for name in (FEDERATED, PLAIN, AGAIN):
-            arm = arms[name] = Arm(_spec(name, options, config))
+            arm = arms[name] = Worker(name, Calls, _spec(name, options, config))
             open_arms.callback(arm.close)
         for arm in arms.values():
             arm.ready()
@@ -164,7 +165,9 @@ def _measure(
         for call in CALLS:
             say(f"{call}: {options.rounds} rounds, each way")
             ways = {name: _way(arm, call) for name, arm in arms.items()}
-            tidy = (lambda number: arms[PLAIN].ask("remove", number)) if call == "put" else None
+            tidy = (
+                (lambda number: arms[PLAIN].ask("remove", number=number)) if call == "put" else None
+            )
             run_paired(
                 ways, min(WARM_ROUNDS, options.rounds), Random(SEED), after=tidy, first=-WARM_ROUNDS
             )
@@ -173,8 +176,8 @@ def _measure(
             )
 
 
-def _way(arm: Arm, call: str) -> Callable[[int], float]:
-    return lambda number: arm.ask(call, number)
+def _way(arm: Worker, call: str) -> Callable[[int], float]:
+    return lambda number: arm.ask(call, number=number)
 
 
 def _spec(name: str, options: LocalBench, path: Path) -> Spec:

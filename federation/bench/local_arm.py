@@ -5,33 +5,24 @@ Plain is Mooncake with the settings that it has by itself: what an engine has th
 
 from __future__ import annotations
 
-import multiprocessing
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
 from typing import Any, Final, Literal
 
 import numpy as np
 
 from federation.bench.engine_process import open_federated
-from federation.errors import MoonmeshError
+from federation.bench.worker import WorkerError
 from local_group.native import Native
 from local_group.store_config import StoreSettings
 
 Call = Literal["get", "put", "exists"]
 CALLS: Final[tuple[Call, ...]] = ("get", "put", "exists")
-ANSWER_S: Final = 60.0
-"""Longest wait for one call: Mooncake's own timeouts are shorter."""
 SMALL_BYTES: Final = 64
 """Of the blocks that are asked after: their bytes do not matter."""
 FILL_KEYS: Final = 1000
 """Blocks put at once while the pool is filled."""
-
-
-class ArmError(MoonmeshError):
-    """A call that was to be measured has failed."""
-
-    code = "MM245"
 
 
 @dataclass(frozen=True)
@@ -94,70 +85,7 @@ class _Plain:
         self._remove(keys, True)
 
 
-class Arm:
-    """Its process, and the pipe to it."""
-
-    def __init__(self, spec: Spec) -> None:
-        context = multiprocessing.get_context("spawn")
-        self._pipe, theirs = context.Pipe()
-        self._process = context.Process(target=_main, args=(spec, theirs), daemon=True)
-        self._process.start()
-        theirs.close()
-        self.name = spec.name
-
-    def ready(self) -> None:
-        """Waits until its store is open.
-
-        Raises:
-            ArmError: if that fails.
-        """
-        self._answer("start")
-
-    def ask(self, what: str, number: int = 0) -> float:
-        """Has a call made; ms that it took.
-
-        Raises:
-            ArmError: if it fails, or the process ends or hangs.
-        """
-        try:
-            self._pipe.send((what, number))
-        except OSError as error:
-            raise ArmError(f"its process has ended ({what} {number})", where=self.name) from error
-        return self._answer(f"{what} {number}")
-
-    def _answer(self, what: str) -> float:
-        try:
-            answered = self._pipe.poll(ANSWER_S)
-            found = self._pipe.recv() if answered else f"no answer in {ANSWER_S:.0f} s"
-        except (EOFError, OSError):
-            found = "its process has ended"
-        if isinstance(found, str):
-            raise ArmError(f"{what}: {found}", where=self.name)
-        return float(found)
-
-    def close(self) -> None:
-        """Ends the process; what it has of Mooncake goes with it."""
-        self._process.kill()
-        self._process.join()
-        self._pipe.close()
-
-
-def _main(spec: Spec, pipe: Connection) -> None:
-    try:
-        work = _Work(spec)
-        pipe.send(0.0)
-    except Exception as error:
-        pipe.send(f"{type(error).__name__}: {error}")
-        return
-    while True:
-        what, number = pipe.recv()
-        try:
-            pipe.send(work.do(what, number))
-        except Exception as error:
-            pipe.send(f"{type(error).__name__}: {error}")
-
-
-class _Work:
+class Calls:
     """The calls, with their keys and memory made before the clock starts."""
 
     def __init__(self, spec: Spec) -> None:
@@ -173,10 +101,10 @@ class _Work:
         self._read = [f"{self._prefix}read/{place}" for place in range(spec.blocks)]
         self._asked = [f"{self._prefix}asked/{place}" for place in range(spec.exists_keys)]
         if self._store.register(base, self._memory.nbytes) != 0:
-            raise ArmError("Mooncake did not register the memory", where=spec.name)
+            raise WorkerError("Mooncake did not register the memory", where=spec.name)
 
-    def do(self, what: str, number: int) -> float:
-        store, spec = self._store, self._spec
+    def __call__(self, what: str, about: Mapping[str, Any]) -> float:
+        store, spec, number = self._store, self._spec, about.get("number", 0)
         if what == "fill":
             self._fill()
             return 0.0
@@ -196,7 +124,7 @@ class _Work:
         wanted = {"get": spec.block_bytes, "put": 0, "exists": 1}[what]
         wrong = [code for code in codes if code != wanted]
         if wrong:
-            raise ArmError(
+            raise WorkerError(
                 f"{len(wrong)} of {len(codes)} codes are not {wanted}, such as {wrong[0]}"
             )
         return took

@@ -195,6 +195,83 @@ def local(
 
 
 @app.command()
+def admission(
+    trace: Annotated[
+        Path | None,
+        typer.Option(help="Mooncake trace, JSON lines.", show_default="the packaged cut"),
+    ] = None,
+    requests: Annotated[
+        int, typer.Option(min=1, max=1_000_000, help="Play the first N.")
+    ] = 1_000_000,
+    groups: Annotated[int, typer.Option(min=2, max=64, help="That share the capacity.")] = 8,
+    capacity_fraction: Annotated[
+        float,
+        typer.Option(min=0.001, max=100, help="Blocks that all groups hold, over all there are."),
+    ] = 0.1,
+    seed: Annotated[int, typer.Option(help="Of the random placement.")] = 0,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write the report.")] = None,
+) -> None:
+    """What each admission policy serves of a trace, and what it moves: policies alone, no processes."""
+    from rich.console import Console
+
+    from federation.bench.admission import admission_report
+    from federation.bench.command import ReplayCommand
+    from federation.bench.report import check_writable
+
+    check_writable(json_file)
+    command = ReplayCommand(trace=trace, requests=requests, groups=groups, seed=seed)
+    report = admission_report(command.workload(), capacity_fraction)
+    out = Console()
+    report.print(out if out.is_terminal else Console(width=PLAIN_WIDTH))
+    if json_file is not None:
+        report.write(json_file)
+
+
+@app.command()
+def pull(
+    rounds: Annotated[int, typer.Option(min=1, max=1000, help="Of a pull and of each part.")] = 8,
+    blocks: Annotated[int, typer.Option(min=1, max=4096, help="Of one pull.")] = 256,
+    block_bytes: Annotated[
+        int, typer.Option(min=4096, max=BLOCK_BYTES_MAX, help="Bytes a block.")
+    ] = 1 << 20,
+    singles: Annotated[
+        int, typer.Option(min=0, max=100_000, help="Pulls of one block, for the time to the first.")
+    ] = 3000,
+    port_base: Annotated[
+        int, typer.Option(min=1024, max=65_000, help="Look for free ports from here.")
+    ] = PORT_BASE,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write the report.")] = None,
+) -> None:
+    """What a pull between two real groups costs, against the parts that it is made of.
+
+    Starts its own groups in a temporary folder and always takes them down again; about two minutes.
+    """
+    from rich.console import Console
+
+    from federation.bench.pull import PullBench, pull_report
+    from federation.bench.report import check_writable
+
+    check_writable(json_file)
+    aside = Console(stderr=True, highlight=False)
+    report, signal = pull_report(
+        PullBench(
+            rounds=rounds,
+            blocks=blocks,
+            block_bytes=block_bytes,
+            singles=singles,
+            port_base=port_base,
+        ),
+        lambda text: aside.print(text, style="dim", markup=False),
+    )
+    out = Console()
+    report.print(out if out.is_terminal else Console(width=PLAIN_WIDTH))
+    if json_file is not None:
+        report.write(json_file)
+    if signal:
+        raise typer.Exit(128 + signal)
+
+
+@app.command()
 def listing(
     keys: Annotated[
         int, typer.Option(min=10_000, max=20_000_000, help="In the master that is listed.")

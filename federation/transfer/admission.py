@@ -1,4 +1,4 @@
-"""Puts pulled blocks into the local Mooncake: every one that has landed, in the background.
+"""Puts pulled blocks into the local Mooncake: those that its policy wants there, in the background.
 
 Provenance is journalled, and on disk, before Mooncake gets the block: whatever dies in between, a block
 is never here without it being known whose it is.
@@ -13,8 +13,10 @@ from typing import NamedTuple, Protocol
 from opentelemetry.context import Context, get_current
 
 from federation.counters import counters
+from federation.identity import key_hash
 from federation.keys.naming import Naming
 from federation.telemetry import SPAN_STORE_ADMIT, span
+from federation.transfer.policy import AdmissionPolicy
 from federation.transfer.staging import StagedBlock
 from local_group.journal import Entry, JournalError
 from local_group.ledger import Ledger
@@ -31,7 +33,6 @@ PUT_SECONDS = 5.0
 
 class _Item(NamedTuple):
     block: StagedBlock
-    hops: int
     context: Context
     """The trace of the pull that brought it."""
 
@@ -49,6 +50,7 @@ class Admission:
     """A bounded queue in front of the local Mooncake.
 
     Args:
+        policy: says which.
         queue_max: blocks that may wait; more are not admitted (they stay in staging for their time).
         on_error: told what went wrong, for the log and `status`.
     """
@@ -59,12 +61,14 @@ class Admission:
         store: Writer,
         ledger: Ledger,
         naming: Naming,
+        policy: AdmissionPolicy,
         queue_max: int,
         on_error: Callable[[str], None],
     ) -> None:
         self._store = store
         self._ledger = ledger
         self._naming = naming
+        self._policy = policy
         self._on_error = on_error
         self._queue: asyncio.Queue[_Item] = asyncio.Queue(queue_max)
 
@@ -73,11 +77,25 @@ class Admission:
         """Blocks that wait."""
         return self._queue.qsize()
 
-    def offer(self, block: StagedBlock, hops: int) -> None:
-        """A block has landed; `hops` group borders lie behind it. Never waits."""
-        self._ledger.remember(_entry(block, hops))
+    def landed(self, block: StagedBlock) -> None:
+        """A block has come from a peer: from now on it is known whose it is. Never waits."""
+        self._ledger.remember(_entry(block))
+        if self._policy.landed():
+            self._put(block)
+
+    def given(self, block: StagedBlock) -> None:
+        """An engine was given a block that came from a peer. Never waits."""
+        if self._policy.given(key_hash(block.fingerprint, block.key)):
+            self._put(block)
+
+    def keep(self, block: StagedBlock) -> None:
+        """Puts a block into the local pool whatever the policy says: somebody asked for just that. Never
+        waits."""
+        self._put(block)
+
+    def _put(self, block: StagedBlock) -> None:
         try:
-            self._queue.put_nowait(_Item(block, hops, get_current()))
+            self._queue.put_nowait(_Item(block, get_current()))
         except asyncio.QueueFull:
             counters.add("moonmesh_admission_shed_total")
 
@@ -106,7 +124,7 @@ class Admission:
         return held is None
 
     async def _admit(self, batch: Sequence[_Item]) -> None:
-        entries = [_entry(block, hops) for block, hops, _ in batch]
+        entries = [_entry(item.block) for item in batch]
         try:
             await self._ledger.announce(entries)
         except JournalError as error:
@@ -116,10 +134,7 @@ class Admission:
         # A batch mixes the blocks of several pulls: it is told in the trace of the first.
         with span(SPAN_STORE_ADMIT, {"moonmesh.blocks": len(batch)}, parent=batch[0].context):
             outcomes = await self._store.write(
-                [
-                    (self._naming.stored(b.fingerprint, b.key), memoryview(b.data))
-                    for b, _, _ in batch
-                ],
+                [(self._naming.stored(b.fingerprint, b.key), memoryview(b.data)) for b, _ in batch],
                 PUT_SECONDS,
             )
         for entry, outcome in zip(entries, outcomes, strict=True):
@@ -130,6 +145,6 @@ class Admission:
                 counters.add("moonmesh_admission_failed_total")
 
 
-def _entry(b: StagedBlock, hops: int) -> Entry:
+def _entry(b: StagedBlock) -> Entry:
     name = name_of(b.fingerprint, b.key)
-    return Entry(b.fingerprint, name, len(b.data), b.digest, b.origin, b.epoch, hops)
+    return Entry(b.fingerprint, name, len(b.data), b.digest, b.origin, b.epoch, b.hops)

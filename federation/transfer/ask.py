@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from federation.transfer.staging import StagedBlock
@@ -50,6 +51,15 @@ class Ask:
             # `wait`, unlike `wait_for`, leaves the future alone: others wait for it too.
             await asyncio.wait({slot.landed}, timeout=give_up - asyncio.get_running_loop().time())
         return slot.landed.result() if slot.landed.done() else None
+
+    def here(self) -> Iterator[StagedBlock]:
+        """The blocks that are here now."""
+        for slot in self._blocks:
+            block = slot
+            if isinstance(slot, Wanted):
+                block = slot.landed.result() if slot.landed.done() else None
+            if isinstance(block, StagedBlock):
+                yield block
 
     def landed(self, index: int) -> bool:
         """Whether the block at `index` is here now."""

@@ -23,6 +23,7 @@ from federation.telemetry import SPAN_GATEWAY_PULL, SpanKind, extract, span
 from federation.transfer.checks import RequestError, check_keys
 from federation.transfer.frames import Encoder
 from federation.transfer.puller import Puller
+from federation.transfer.staging import StagedBlock
 from local_group.journal import Entry, JournalError
 from local_group.ledger import Ledger, own
 from moonmesh.v1 import engine_pb2
@@ -46,6 +47,8 @@ class EngineService:
         known: the namespaces of group.toml.
         namespaces: fingerprints of those that some peer may export to us or import from us.
         exported: those that some peer may import: only their blocks need to be attributed.
+        given: told of each block of a peer that an engine was given.
+        prefetched: told of each that has landed for somebody who looks ahead.
         touch: told which namespace engines use.
         on_error: told what went wrong, for the log and `status`.
     """
@@ -59,6 +62,8 @@ class EngineService:
         exported: Iterable[bytes],
         ledger: Ledger,
         puller: Puller,
+        given: Callable[[StagedBlock], None],
+        prefetched: Callable[[StagedBlock], None],
         touch: Callable[[bytes], None],
         limits: Limits,
         on_error: Callable[[str], None],
@@ -69,6 +74,8 @@ class EngineService:
         self._exported = frozenset(exported)
         self._ledger = ledger
         self._puller = puller
+        self._given = given
+        self._prefetched = prefetched
         self._touch = touch
         self._limits = limits
         self._on_error = on_error
@@ -167,6 +174,9 @@ class EngineService:
             try:
                 await ask.settle(wait)
                 landed = bytes(ask.landed(index) for index in range(len(ask)))
+                if request.pull_class == engine_pb2.PREFETCH:
+                    for block in ask.here():
+                        self._prefetched(block)
             finally:
                 ask.leave()
             here.set_attribute("moonmesh.blocks", sum(landed))
@@ -208,6 +218,7 @@ class EngineService:
                     if block is None or len(block.data) > sizes[index]:
                         break  # the chain ends here
                     handed += 1
+                    self._given(block)
                     for message in encoder.block(index, block.digest, memoryview(block.data)):
                         await context.write(message)
             finally:

@@ -72,8 +72,7 @@ class Puller:
 
     Args:
         holders: usable peers with their views of a namespace, the preferred one first.
-        landed: told of each block once it is in staging, with the borders of groups it has crossed:
-            `HOPS_MAX` for one that nobody attested, which is offered to nobody.
+        landed: told of each block once it is in staging.
         unattested: fingerprints of namespaces of which such blocks are taken.
     """
 
@@ -82,7 +81,7 @@ class Puller:
         *,
         staging: Staging,
         holders: Callable[[bytes], Sequence[Holder]],
-        landed: Callable[[StagedBlock, int], None],
+        landed: Callable[[StagedBlock], None],
         limits: Limits,
         unattested: Collection[bytes] = frozenset(),
     ) -> None:
@@ -332,7 +331,7 @@ class Puller:
                             counters.add("moonmesh_peer_blocks_total")
                             counters.add("moonmesh_peer_bytes_total", len(block.data))
                             self._settle(fingerprint, wanted, block)
-                            self._landed(block, event.hops + 1 if event.attested else HOPS_MAX)
+                            self._landed(block)
                         now = loop.time()
                         told = arrived or missing or now - began >= owed
                         if told and self._abandoned(part, deadline, now):
@@ -380,6 +379,7 @@ class Puller:
             source.epoch,
             asked_at,
             time.monotonic(),
+            block.hops + 1 if block.attested else HOPS_MAX,
         )
         self._staging.land(staged, size)
         return staged

@@ -28,6 +28,8 @@ class StagedBlock:
     """When the peer was asked for it (monotonic seconds)."""
     landed_at: float
     """Monotonic seconds."""
+    hops: int = 1
+    """Borders of groups that lie behind it; `HOPS_MAX` of one that nobody attested."""
 
 
 class Staging:

@@ -117,6 +117,29 @@ def test_local_calls_are_measured_against_plain_mooncake(place: Path, tmp_path: 
     assert len(report["targets"]) == 4
 
 
+def test_a_pull_is_measured_against_its_parts(place: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.json"
+    result = subprocess.run(
+        command("bench", "pull", "--rounds", "2", "--blocks", "32", "--block-bytes", "262144",
+            "--singles", "8", "--json", str(out),),
+        env=environment(), capture_output=True, text=True, timeout=170, check=False,
+    )  # fmt: skip
+    assert result.returncode == 0, result.stdout + result.stderr
+    report, found = figures_of(out)
+    parts = [
+        found[f"part: {name}"]["core_s_per_gb"] for name in ("get", "stream", "digests", "put")
+    ]
+    assert all(cost > 0 for cost in parts)
+    inside, deferred = found["put inside"], found["put deferred"]
+    assert inside["parts_core_s_per_gb"] == pytest.approx(sum(parts))
+    assert deferred["parts_core_s_per_gb"] == pytest.approx(sum(parts[:3]))
+    for pull in (inside, deferred):
+        assert pull["core_s_per_gb of engine"] > 0
+        assert pull["cost_over_parts"] > 0
+    assert 0 < found["first_block_ms_p50"] <= found["first_block_ms_p99"]
+    assert len(report["targets"]) == 5
+
+
 def test_interrupted_it_takes_all_down_and_prints_what_it_has(place: Path, tmp_path: Path) -> None:
     sign = signal.SIGTERM  # the others end a session alike: see tests/unit/test_bench_session.py
     out, log = tmp_path / "out.json", tmp_path / "log"

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from federation.config import Admit
 from federation.keys.naming import Naming
 from federation.transfer.admission import Admission
+from federation.transfer.policy import AdmissionPolicy
 from federation.transfer.staging import StagedBlock
 from local_group import ledger as ledger_module
 from local_group.holdings import Holdings
@@ -45,7 +47,11 @@ class FakeStore:
 
 class Setup:
     def __init__(
-        self, tmp_path: Path, status: Status = Status.STORED, queue_max: int = 100
+        self,
+        tmp_path: Path,
+        status: Status = Status.STORED,
+        queue_max: int = 100,
+        admit: Admit = "always",
     ) -> None:
         self.holdings = Holdings(blocks_max=100, hop_limit=1, on_change=lambda change: None)
         self.journal = Journal(tmp_path, 1 << 20)
@@ -56,6 +62,7 @@ class Setup:
             store=self.store,
             ledger=self.ledger,
             naming=Naming(()),
+            policy=AdmissionPolicy(admit),
             queue_max=queue_max,
             on_error=self.errors.append,
         )
@@ -74,7 +81,7 @@ class Setup:
 async def test_provenance_is_on_disk_before_the_block_is_put(tmp_path: Path) -> None:
     async with Setup(tmp_path) as setup:
         for key in "abc":
-            setup.admission.offer(block(key), 1)
+            setup.admission.landed(block(key))
         await wait_for_async(lambda: len(setup.holdings) == 3, 5, "three blocks to be admitted")
     assert setup.store.written == [f"{FP.hex()}/{key}" for key in "abc"]
     assert setup.store.journalled[-1] == {name_of(FP, key) for key in "abc"}
@@ -86,7 +93,7 @@ async def test_provenance_is_on_disk_before_the_block_is_put(tmp_path: Path) -> 
 
 async def test_what_mooncake_refuses_is_not_held(tmp_path: Path) -> None:
     async with Setup(tmp_path, status=Status.ERROR) as setup:
-        setup.admission.offer(block("a"), 1)
+        setup.admission.landed(block("a"))
         await wait_for_async(lambda: bool(setup.store.written), 5, "the put")
         await asyncio.sleep(0)
     assert len(setup.holdings) == 0
@@ -95,7 +102,7 @@ async def test_what_mooncake_refuses_is_not_held(tmp_path: Path) -> None:
 async def test_without_the_journal_nothing_is_put(tmp_path: Path) -> None:
     async with Setup(tmp_path) as setup:
         setup.journal.close()
-        setup.admission.offer(block("a"), 1)
+        setup.admission.landed(block("a"))
         await wait_for_async(lambda: bool(setup.errors), 5, "the error to be told")
     assert setup.store.written == []
     assert len(setup.holdings) == 0
@@ -104,8 +111,8 @@ async def test_without_the_journal_nothing_is_put(tmp_path: Path) -> None:
 async def test_what_an_engine_wrote_meanwhile_is_left_alone(tmp_path: Path) -> None:
     async with Setup(tmp_path) as setup:
         setup.holdings.report(FP, "a", 10, b"d" * 16, 1.5)
-        setup.admission.offer(block("a"), 1)
-        setup.admission.offer(block("b"), 1)
+        setup.admission.landed(block("a"))
+        setup.admission.landed(block("b"))
         await wait_for_async(lambda: len(setup.holdings) == 2, 5, "the other to be admitted")
     assert setup.store.written == [f"{FP.hex()}/b"]
 
@@ -113,7 +120,7 @@ async def test_what_an_engine_wrote_meanwhile_is_left_alone(tmp_path: Path) -> N
 async def test_an_entry_from_before_the_pull_was_of_a_copy_that_is_gone(tmp_path: Path) -> None:
     async with Setup(tmp_path) as setup:
         setup.holdings.report(FP, "a", 10, b"d" * 16, 0.5)
-        setup.admission.offer(block("a"), 1)
+        setup.admission.landed(block("a"))
         await wait_for_async(lambda: bool(setup.store.written), 5, "the put")
         await wait_for_async(lambda: len(setup.holdings) == 1, 5, "the entry")
     held = setup.holdings.get(FP, "a")
@@ -124,7 +131,7 @@ async def test_an_entry_from_before_the_pull_was_of_a_copy_that_is_gone(tmp_path
 async def test_writing_back_before_it_is_admitted_does_not_make_it_our_own(tmp_path: Path) -> None:
     async with Setup(tmp_path) as setup:
         setup.task.cancel()  # admission hangs; an engine has the block, and backs it up
-        setup.admission.offer(block("a"), 1)
+        setup.admission.landed(block("a"))
         await setup.ledger.report([own(FP, "a", 10, b"d" * 16), own(FP, "b", 10, b"d" * 16)])
     assert setup.holdings.exportable(FP, "a") is None
     assert setup.holdings.exportable(FP, "b") is not None
@@ -137,7 +144,7 @@ async def test_writing_back_after_it_was_evicted_and_after_a_restart_neither(
     tmp_path: Path,
 ) -> None:
     async with Setup(tmp_path) as setup:
-        setup.admission.offer(block("a"), 1)
+        setup.admission.landed(block("a"))
         await wait_for_async(lambda: len(setup.holdings) == 1, 5, "it to be admitted")
     again = Setup(tmp_path)
     assert await again.ledger.load(lambda fp, key: False) == 0, "Mooncake has lost it"
@@ -150,7 +157,7 @@ async def test_writing_back_after_it_was_evicted_and_after_a_restart_neither(
 async def test_other_bytes_under_the_key_of_a_pulled_block_are_our_own(tmp_path: Path) -> None:
     async with Setup(tmp_path) as setup:
         setup.task.cancel()
-        setup.admission.offer(block("a"), 1)
+        setup.admission.landed(block("a"))
         await setup.ledger.report([own(FP, "a", 10, b"e" * 16)])
     held = setup.holdings.exportable(FP, "a")
     assert held is not None
@@ -164,7 +171,7 @@ async def test_at_the_limit_the_oldest_pulled_blocks_are_forgotten(
     async with Setup(tmp_path) as setup:
         setup.task.cancel()
         for key in "abcde":
-            setup.admission.offer(block(key), 1)
+            setup.admission.landed(block(key))
         assert setup.ledger.remembered == 3
         await setup.ledger.report([own(FP, key, 10, b"d" * 16) for key in "abcde"])
     own_now = [setup.holdings.exportable(FP, k) is not None for k in "abcde"]
@@ -174,7 +181,7 @@ async def test_at_the_limit_the_oldest_pulled_blocks_are_forgotten(
 async def test_a_full_queue_sheds_and_never_waits(tmp_path: Path) -> None:
     setup = Setup(tmp_path, queue_max=2)
     for key in "abc":
-        setup.admission.offer(block(key), 1)
+        setup.admission.landed(block(key))
     assert setup.admission.queued == 2
 
 
@@ -183,7 +190,7 @@ def test_ledger_takes_back_what_mooncake_still_has(tmp_path: Path) -> None:
         setup = Setup(tmp_path)
         async with setup:
             for key in "ab":
-                setup.admission.offer(block(key), 1)
+                setup.admission.landed(block(key))
             await wait_for_async(lambda: len(setup.holdings) == 2, 5, "both")
 
     async def second() -> Setup:
@@ -240,3 +247,45 @@ async def test_a_journal_that_live_entries_fill_is_not_rewritten_over_and_over(
     assert rewrites == 1
     assert len(ledger.holdings) == 20, "what is not on disk is offered until a restart"
     await ledger.close()
+
+
+async def test_what_an_engine_is_given_twice_is_admitted(tmp_path: Path) -> None:
+    async with Setup(tmp_path, admit="second-hit") as setup:
+        for key in "ab":
+            setup.admission.landed(block(key))
+            setup.admission.given(block(key))
+        assert setup.ledger.remembered == 2, "whose they are is known from their landing on"
+        setup.admission.given(block("a"))
+        await wait_for_async(lambda: len(setup.holdings) == 1, 5, "the one to be admitted")
+    assert setup.store.written == [f"{FP.hex()}/a"]
+
+
+async def test_what_is_fetched_ahead_is_admitted_whatever_the_policy_says(tmp_path: Path) -> None:
+    async with Setup(tmp_path, admit="never") as setup:
+        setup.admission.landed(block("a"))
+        setup.admission.landed(block("b"))
+        setup.admission.keep(block("a"))
+        await wait_for_async(lambda: len(setup.holdings) == 1, 5, "the one to be admitted")
+    assert setup.store.written == [f"{FP.hex()}/a"]
+
+
+def test_a_policy_says_when() -> None:
+    always, never = AdmissionPolicy("always"), AdmissionPolicy("never")
+    assert always.landed()
+    assert [always.given(1) for _ in range(3)] == [False] * 3
+    assert not never.landed()
+    assert [never.given(1) for _ in range(3)] == [False] * 3
+    second = AdmissionPolicy("second-hit")
+    assert not second.landed()
+    # Once admitted it begins anew: it comes from a peer again only if it is gone here.
+    assert [second.given(1) for _ in range(5)] == [False, True, False, True, False]
+
+
+def test_first_hits_are_remembered_up_to_a_limit() -> None:
+    policy = AdmissionPolicy("second-hit", remembered=100)
+    for key_hash in range(1000):
+        assert not policy.given(key_hash)
+        assert len(policy) <= 200
+    assert policy.given(999)
+    assert policy.given(900)  # of the half before
+    assert not policy.given(0)  # long ago: as if it were the first time

@@ -98,6 +98,8 @@ class Place:
             exported=[FP],
             ledger=self.ledger,
             puller=None,  # type: ignore[arg-type]
+            given=lambda block: None,
+            prefetched=lambda block: None,
             touch=lambda fingerprint: None,
             limits=Limits(),
             on_error=self.problems.append,

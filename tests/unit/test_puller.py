@@ -126,7 +126,7 @@ class Bench:
         self.puller = Puller(
             staging=self.staging,
             holders=lambda _: [(source, self.views[source.name]) for source in sources],
-            landed=lambda block, hops: self.landed.append(block),
+            landed=self.landed.append,
             limits=limits or Limits(),
         )
 

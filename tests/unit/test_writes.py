@@ -8,7 +8,8 @@ import pytest
 
 from federation.codes import OK, RPC_TIMEOUT
 from federation.counters import counters
-from federation.identity import Fingerprint
+from federation.identity import Fingerprint, block_digest
+from federation.taken import TAKEN_SECONDS, Taken
 from federation.timeouts import Deadline
 from federation.writes import Writes
 from local_group.native import Replicate
@@ -19,6 +20,7 @@ from tests.support.fake_native import FakeNative
 from tests.support.wait import wait_for
 
 SIZE = 100
+FP = Fingerprint(bytes(16))
 LIMITS = StoreLimits(bounce_bytes=1 << 20, window_bytes=1 << 18, stall_s=0.5, unsettled_s=35.0)
 
 
@@ -45,7 +47,7 @@ class Bench:
         self.now = 100.0
         self.native = Shadowing()
         self.client = StoreClient(self.native, LIMITS, lambda: self.now)
-        self.writes = Writes(self.client, None, Fingerprint(bytes(16)), str)
+        self.writes = Writes(self.client, None, FP, lambda key: key)
 
     def put(self, *keys: str, until: Deadline | None = None) -> list[int]:
         memory = Memory(len(keys), SIZE)
@@ -60,6 +62,18 @@ class Bench:
         self.now += seconds
         self.native.thaw.set()
         wait_for(lambda: self.client.stats().stuck == 0, 5, "the call to come back")
+
+
+class FakeLink:
+    """The part of a `GatewayLink` that writes use."""
+
+    def __init__(self) -> None:
+        self.taken = Taken(blocks_max=3)
+        self.usable = True
+        self.reported: list[tuple[str, int]] = []
+
+    def report(self, key: str, size: int, digest: bytes, chain_position: int) -> None:
+        self.reported.append((key, chain_position))
 
 
 @pytest.fixture
@@ -102,3 +116,41 @@ def test_a_call_that_still_hangs_is_a_stall(bench: Bench) -> None:
     bench.native.thaw.clear()
     bench.client.exists(["none"], 0.05)
     assert bench.client.unsettled()
+
+
+def linked(bench: Bench) -> FakeLink:
+    link = FakeLink()
+    bench.writes = Writes(bench.client, link, FP, lambda key: key)  # type: ignore[arg-type]
+    return link
+
+
+def test_what_came_from_a_peer_is_not_written_back(bench: Bench) -> None:
+    link = linked(bench)
+    assert bench.put("a", "b", "c", "d") == [OK] * 4
+    written = dict(bench.native.blocks)
+    bench.native.blocks.clear()
+    link.reported.clear()
+    for key in ("b", "c"):
+        link.taken.note(key, block_digest(FP, key, written[key]))
+    link.taken.note("d", bytes(16))  # what is written now is something else
+    assert bench.put("a", "b", "c", "d") == [OK] * 4
+    assert set(bench.native.blocks) == {"a", "d"}
+    assert link.reported == [("a", 0), ("d", 3)], "their places are those of the caller's chain"
+    assert bench.put("b", "c") == [OK] * 2
+    assert set(bench.native.blocks) == {"a", "d"}
+    link.usable = False  # a peer's copy is of no use now
+    assert bench.put("b", "c") == [OK] * 2
+    assert set(bench.native.blocks) == {"a", "b", "c", "d"}
+
+
+def test_what_was_taken_is_remembered_for_a_while_and_up_to_a_limit() -> None:
+    now = 0.0
+    taken = Taken(blocks_max=3, clock=lambda: now)
+    for key in "abcd":
+        taken.note(key, b"d")
+    assert len(taken) == 3
+    assert [taken.same(key, b"d") for key in "abcd"] == [False, True, True, True]
+    assert not taken.same("b", b"e")
+    assert not taken.same("b", None)
+    now = TAKEN_SECONDS + 0.1
+    assert not taken.same("d", b"d")

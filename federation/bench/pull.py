@@ -1,0 +1,323 @@
+"""What a pull costs between two real groups: against the parts that it is made of, in the same run."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from federation.bench import pull_parts as parts
+from federation.bench.cpu import GroupProcesses, grown
+from federation.bench.engines import BenchError
+from federation.bench.groups import (
+    FEDERATION,
+    NAMESPACE,
+    GroupSet,
+    Layout,
+    init_peers,
+    write_groups,
+)
+from federation.bench.pull_figures import Measured, Outcome, figures, targets
+from federation.bench.report import Report
+from federation.bench.resources import free_port_base
+from federation.bench.session import SIGNALS
+from federation.bench.worker import Worker
+from federation.bench.workspace import Workspace
+from federation.config import Admit, GroupFile
+from federation.identity import stored_key
+from local_group.scheduling import one_share
+
+OWNER, READER = "g0", "g1"
+DIGESTS: Final = 2
+"""Of each block: at its owner before it is sent, and at the engine that takes it over."""
+GIB: Final = 1 << 30
+LEASE_MS: Final = 500
+LIMITS: Final = {
+    "staging_bytes": 2 * GIB,
+    "staging_hold_ms": LEASE_MS,
+    "peer_leased_bytes_min": GIB,
+}
+"""A pull is staged whole, and gone when the next one comes; a pool as small as this one may be read whole."""
+ASK_S: Final = 0.02
+"""Between two questions to a gateway how far it is."""
+VIEW_S: Final = 30.0
+"""Longest wait until the reader's gateway knows what was written."""
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class PullBench:
+    """What to measure.
+
+    Attributes:
+        rounds: pulls of all blocks, and of each part.
+        blocks, block_bytes: of one pull.
+        singles: pulls of a single block, for the time to the first.
+        port_base: free ports are looked for from here.
+    """
+
+    rounds: int = 8
+    blocks: int = 256
+    block_bytes: int = 1 << 20
+    singles: int = 3000
+    port_base: int = 7600
+
+    @property
+    def pull_bytes(self) -> int:
+        return self.blocks * self.block_bytes
+
+
+def pull_report(options: PullBench, say: Say) -> tuple[Report, int]:
+    """Measures on two real groups of its own; the report, and the signal that ended it early.
+
+    Raises:
+        BenchError, WorkerError: if the groups do not start, or what is measured fails.
+    """
+    outcome = Outcome()
+    report = Report("pull")
+    with Workspace("pull", say) as space:
+        asyncio.run(_session(options, space.path, outcome, say))
+    report.interrupted = outcome.signal != 0
+    report.figures = figures(outcome, options.blocks, options.block_bytes)
+    report.targets = targets(report.figures)
+    report.notes = [
+        f"The parts: a get of Mooncake at the owner, a bare gRPC stream with mTLS, {DIGESTS} digests of each "
+        "byte, and a put at the reader where that is inside; each measured by itself in the same run.",
+        "Processor time is that of all processes of both groups and of the engine; not of the writer.",
+    ]
+    return report, outcome.signal
+
+
+async def _session(options: PullBench, folder: Path, outcome: Outcome, say: Say) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def stopped(number: int) -> None:
+        outcome.signal = number
+        stop.set()
+
+    for number in SIGNALS:
+        loop.add_signal_handler(number, stopped, number)
+    try:
+        with contextlib.ExitStack() as held:
+            held.enter_context(one_share())
+            for admit in ("never", "always"):
+                if not stop.is_set():
+                    await _with_groups(options, folder / admit, admit, outcome, stop, say)
+    finally:
+        for number in SIGNALS:
+            loop.remove_signal_handler(number)
+
+
+async def _with_groups(
+    options: PullBench, folder: Path, admit: Admit, outcome: Outcome, stop: asyncio.Event, say: Say
+) -> None:
+    written = (options.rounds + 1) * options.pull_bytes + options.singles * options.block_bytes
+    layout = Layout(
+        groups=2,
+        store_bytes=2 * written + GIB,
+        lease_ttl_ms=LEASE_MS,
+        port_base=free_port_base(2, options.port_base),
+        admit=admit,
+    )
+    await asyncio.to_thread(folder.mkdir)
+    configs = write_groups(folder, "federated", layout, LIMITS)
+    await init_peers(folder, configs, folder / "peer-init.log")
+    groups = GroupSet(configs, folder, say, stop)
+    try:
+        await groups.up()
+        if not stop.is_set():
+            rig = _Rig(options, groups, outcome, stop, say)
+            await asyncio.to_thread(rig.run, admit == "always")
+    finally:
+        left = await groups.down()
+    if left:
+        raise BenchError(f"could not be stopped: {', '.join(left)}", where=str(folder))
+
+
+class _Rig:
+    """The workers beside two groups, and what is asked of them. Runs in a thread."""
+
+    def __init__(
+        self, options: PullBench, groups: GroupSet, outcome: Outcome, stop: asyncio.Event, say: Say
+    ) -> None:
+        self._options = options
+        self._groups = groups
+        self._outcome = outcome
+        self._stop = stop
+        self._say = say
+        self._configs = dict(zip((OWNER, READER), groups.groups, strict=True))
+        self._processes = GroupProcesses({n: g.data_dir for n, g in self._configs.items()})
+        self._written = 0
+
+    def run(self, inside: bool) -> None:
+        with contextlib.ExitStack() as held:
+            writer = self._open(held, "writer", parts.engine, *self._engine(OWNER))
+            reader = self._open(held, "reader", parts.engine, *self._engine(READER))
+            for worker in (writer, reader):
+                worker.ready()
+            if not inside:
+                self._say(f"pulls of one block: {self._options.singles}")
+                self._first(writer, reader)
+                self._say(f"the parts of a pull: {self._options.rounds} rounds")
+                self._parts(held)
+            self._say(
+                f"pulls, put {'inside' if inside else 'deferred'}: {self._options.rounds} rounds"
+            )
+            self._pulls(writer, reader, inside)
+
+    def _open(self, held: contextlib.ExitStack, name: str, make: Any, *args: Any) -> Worker:
+        worker = Worker(name, make, *args)
+        held.callback(worker.close)
+        return worker
+
+    def _engine(self, group: str) -> tuple[Any, ...]:
+        place = (OWNER, READER).index(group)
+        options, config = self._options, self._configs[group]
+        settings = {
+            "config": str(self._groups.configs[place]),
+            "namespace": NAMESPACE,
+            "local_buffer_bytes": 64 << 20,
+            "deadline_ms": None,
+        }
+        fingerprint = bytes(config.namespaces[NAMESPACE].fingerprint())
+        return settings, fingerprint, options.blocks, options.block_bytes
+
+    # What is measured
+
+    def _pulls(self, writer: Worker, reader: Worker, inside: bool) -> None:
+        options = self._options
+        measured = self._outcome.inside if inside else self._outcome.deferred
+        for number in self._rounds(options.rounds + 1):
+            name = f"pull-{inside}-{number}"
+            self._write(writer, name, options.blocks)
+            before = self._processes.seconds()
+            ms = reader.ask("read", name=name, count=options.blocks, tier="peer")
+            if inside:
+                self._all_admitted((number + 1) * options.blocks)
+            used = grown(before, self._processes.seconds())
+            used["engine"] = reader.ask("spent")
+            if number:  # the first warms connections and memory up
+                measured.add(ms, used)
+
+    def _first(self, writer: Worker, reader: Worker) -> None:
+        options = self._options
+        for start in range(0, options.singles, options.blocks):
+            if self._stop.is_set():
+                return
+            count = min(options.blocks, options.singles - start)
+            for place in range(count):
+                writer.ask("write", name=f"one-{start + place}", count=1)
+            self._known(count)
+            for place in range(count):
+                ms = reader.ask("read", name=f"one-{start + place}", count=1, tier="peer")
+                self._outcome.first_ms.append(ms)
+
+    def _parts(self, held: contextlib.ExitStack) -> None:
+        options, size = self._options, self._options.block_bytes
+        owner, reader = self._configs[OWNER], self._configs[READER]
+        address = parts.free_address()
+        folders = [path.parent / "credentials" for path in self._groups.configs]
+        messages = options.pull_bytes // parts.MESSAGE_BYTES
+        window = owner.limits.serve_window_bytes
+        server = self._open(
+            held, "server", parts.stream_server, folders[0], OWNER, FEDERATION, address, messages
+        )
+        server.ready()
+        workers: dict[str, list[Worker]] = {
+            "get": [
+                self._open(
+                    held, "get", parts.mooncake, *_plain(owner), options.blocks, size, window
+                )
+            ],
+            "put": [
+                self._open(
+                    held, "put", parts.mooncake, *_plain(reader), options.blocks, size, window
+                )
+            ],
+            "digests": [
+                self._open(held, "digests", parts.digests, bytes(16), options.blocks, size)
+            ],
+            "stream": [
+                self._open(
+                    held,
+                    "stream",
+                    parts.stream_client,
+                    folders[1],
+                    READER,
+                    FEDERATION,
+                    OWNER,
+                    address,
+                ),
+                server,
+            ],
+        }
+        for worker, *_ in workers.values():
+            worker.ready()
+        holder = self._open(
+            held, "holder", parts.mooncake, *_plain(owner), options.blocks, size, window
+        )
+        holder.ready()
+        holder.ask("put", name="part")
+        for number in self._rounds(options.rounds + 1):
+            for part, (worker, *others) in workers.items():
+                name = "part" if part == "get" else f"part-{number}"
+                before = self._processes.seconds()
+                own = {each.name: each.seconds() for each in (worker, *others)}
+                ms = worker.ask(part, name=name)
+                used = grown(before, self._processes.seconds())
+                used = {name: s for name, s in used.items() if name.endswith(("store", "master"))}
+                for each in (worker, *others):
+                    used[each.name] = each.seconds() - own[each.name]
+                if part == "digests":
+                    ms, used = DIGESTS * ms, {name: DIGESTS * s for name, s in used.items()}
+                if number:
+                    self._outcome.part.setdefault(part, Measured()).add(ms, used)
+
+    # Steps
+
+    def _rounds(self, count: int) -> Iterator[int]:
+        for number in range(count):
+            if self._stop.is_set():
+                return
+            yield number
+
+    def _write(self, writer: Worker, name: str, count: int) -> None:
+        writer.ask("write", name=name, count=count)
+        self._known(count)
+
+    def _known(self, count: int) -> None:
+        """Waits until the reader's gateway knows of what was written."""
+        self._written += count
+        self._wait_until(lambda: self._seen() >= self._written)
+
+    def _all_admitted(self, count: int) -> None:
+        self._wait_until(lambda: self._admitted() >= count)
+
+    def _wait_until(self, true: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + VIEW_S
+        while not true():
+            if time.monotonic() > deadline:
+                raise BenchError(
+                    f"what was written is not known after {VIEW_S:.0f} s", where=READER
+                )
+
+    def _seen(self) -> int:
+        peers = self._status().get("peers", [])
+        return sum(view["blocks"] for peer in peers for view in peer.get("views", []))
+
+    def _admitted(self) -> int:
+        return int(self._status().get("counters", {}).get("moonmesh_admitted_total", 0))
+
+    def _status(self) -> dict[str, Any]:
+        return asyncio.run(self._groups.status())[1]
+
+
+def _plain(config: GroupFile) -> tuple[str, str, str]:
+    fingerprint = config.namespaces[NAMESPACE].fingerprint()
+    return config.master_address, config.host, stored_key(fingerprint, "")

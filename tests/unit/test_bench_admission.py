@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+import pytest
+
+from federation.bench.admission import admission_report, replay
+from federation.bench.lru import lru_hits
+from federation.bench.workload import Request, Workload
+
+
+def workload(*requests: tuple[int, str], groups: int = 2) -> Workload:
+    made = (Request(n, None, group, tuple(keys)) for n, (group, keys) in enumerate(requests))
+    return Workload(tuple(made), groups, 8192)
+
+
+def test_what_each_policy_serves_and_moves() -> None:
+    # Group 0 computes a chain; group 1 is given it three times.
+    work = workload((0, "abc"), (1, "abc"), (1, "abc"), (1, "abc"))
+    assert replay(work, "always", 100)[1:] == (6, 3, 3)
+    assert replay(work, "second-hit", 100)[1:] == (3, 6, 3)
+    assert replay(work, "never", 100)[1:] == (0, 9, 0)
+
+
+def test_a_run_ends_at_the_first_block_that_nobody_has() -> None:
+    work = workload((0, "ab"), (0, "xc"), (1, "abxc"), (1, "qab"))
+    served = replay(work, "never", 100)
+    assert served.hits == 4, "a and b of the other group, and what lies behind a gap is not read"
+    assert replay(workload((0, "ab"), (1, "zab")), "never", 100).hits == 0
+
+
+def test_copies_push_out_what_only_this_group_has() -> None:
+    # Two blocks a group. With a copy of each, b is gone at group 1 when it is wanted again.
+    work = workload((0, "a"), (1, "b"), (1, "c"), (1, "a"), (1, "b"))
+    assert replay(work, "always", 4).hits == 1
+    assert replay(work, "never", 4).hits == 2
+
+
+def test_one_group_is_one_pool() -> None:
+    chains = ["abc", "abd", "xyz", "abc", "xy"]
+    work = workload(*((0, chain) for chain in chains), groups=1)
+    for capacity in (2, 3, 5, 9):
+        assert replay(work, "second-hit", capacity).hits == lru_hits(chains, capacity)[0]
+
+
+def test_the_report_has_all_policies_and_its_targets() -> None:
+    report = admission_report(workload((0, "abc"), (1, "abc"), (1, "abc"), (1, "abc")), 2.0)
+    assert report.figures["never"]["moved_over_never"] == 1
+    assert report.figures["second-hit"]["moved_over_never"] == pytest.approx(6 / 9)
+    assert report.figures["always"]["ratio_to_one_pool"] == 1
+    assert {t.name: t.met for t in report.targets} == {
+        "second-hit: ratio_to_one_pool": True,
+        "second-hit: moved_over_never": True,
+    }
