@@ -33,6 +33,7 @@ from federation.status import Problems, StatusReport
 from federation.timeouts import unless
 from federation.transfer.admission import Admission
 from federation.transfer.handover import EngineService
+from federation.transfer.locating import Locator, RouterService
 from federation.transfer.puller import Puller
 from federation.transfer.staging import Staging
 from federation.trust.credentials import EngineCredentials, load_engine_credentials
@@ -146,7 +147,7 @@ class Gateway:
         )
         puller = Puller(
             staging=staging,
-            holders=peers.sessions.holders if peers else lambda fingerprint: [],
+            holders=peers.sessions.subscriptions.holders if peers else lambda fingerprint: [],
             landed=admission.offer,
             limits=limits,
         )
@@ -157,9 +158,21 @@ class Gateway:
             exported=self._exported,
             ledger=ledger,
             puller=puller,
-            touch=peers.sessions.touch if peers else lambda fingerprint: None,
+            touch=peers.sessions.subscriptions.touch if peers else lambda fingerprint: None,
             limits=limits,
             on_error=self._problem,
+        )
+        router = RouterService(
+            locator=Locator(
+                group=config.name,
+                tracked=self._exported,
+                held=holdings.get,
+                followed=peers.sessions.subscriptions.known if peers else lambda fingerprint: [],
+                seconds=puller.speeds.seconds,
+            ),
+            namespaces=self._shared,
+            touch=peers.sessions.subscriptions.touch if peers else lambda fingerprint: None,
+            limits=limits,
         )
         report = StatusReport(
             config=config,
@@ -190,9 +203,9 @@ class Gateway:
             await listings.restore()
             if serving:
                 serving.begin()
-            await endpoints.serve_engines(config, engines, self._group, admin_service)
+            await endpoints.serve_engines(config, engines, router, self._group, admin_service)
             if inner:
-                await endpoints.serve_remote_engines(config, engines, self._group, inner)
+                await endpoints.serve_remote_engines(config, engines, router, self._group, inner)
             self._start(admission.run())
             self._start(self._housekeeping(staging, store))
             self._start(listings.run(self._lost))

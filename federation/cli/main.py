@@ -9,7 +9,7 @@ from importlib import metadata
 
 import typer
 
-from federation.cli import bench, demo, group, peer, purge, reference, trace
+from federation.cli import bench, demo, group, locate, peer, purge, reference, trace
 from federation.cli.errors import print_error
 from local_group.errors import MoonmeshError
 
@@ -25,6 +25,7 @@ app.command()(group.down)
 app.command()(group.status)
 app.command()(demo.demo)
 app.command()(purge.purge)
+app.command()(locate.locate)
 app.add_typer(peer.app, name="peer")
 app.add_typer(bench.app, name="bench")
 app.add_typer(trace.app, name="trace")
