@@ -16,7 +16,7 @@ BASE_LIMITS: dict[str, Any] = {
     "staging_bytes": "64 MiB",
     "bounce_bytes": "32 MiB",
     "block_bytes_max": "4 MiB",
-    "view_blocks_per_peer": 200_000,
+    "views_bytes": "8 MiB",
     "peer_breaker_open_ms": 300,
     "listing_interval_ms": 2000,
     "peer_leased_bytes_min": "24 MiB",

@@ -20,6 +20,7 @@ from federation.trust.credentials import EngineCredentials, TlsIdentity
 if TYPE_CHECKING:
     from federation.following.leader import GroupService
     from federation.transfer.handover import EngineService
+    from federation.transfer.locating import RouterService
 
 STOP_SECONDS = 2.0
 """Grace for calls under way when the gateway is told to stop."""
@@ -62,14 +63,19 @@ class Endpoints:
         await self._start(server, address, tls.server_credentials())
 
     async def serve_engines(
-        self, config: GroupFile, service: EngineService, group: GroupService, admin: AdminService
+        self,
+        config: GroupFile,
+        service: EngineService,
+        router: RouterService,
+        group: GroupService,
+        admin: AdminService,
     ) -> None:
         """Listens for engines, followers and the command line on this host.
 
         Raises:
             MoonmeshError: the socket cannot be had.
         """
-        server = self._engine_server(config, service, group)
+        server = self._engine_server(config, service, router, group)
         server.add_generic_rpc_handlers((admin.handlers(),))
         # Until `ready`: a new servicer says SERVING.
         await self._health.set("", health_pb2.HealthCheckResponse.NOT_SERVING)
@@ -88,6 +94,7 @@ class Endpoints:
         self,
         config: GroupFile,
         service: EngineService,
+        router: RouterService,
         group: GroupService,
         credentials: EngineCredentials,
     ) -> None:
@@ -101,7 +108,9 @@ class Endpoints:
             return credentials.is_engine(context.auth_context())
 
         address = f"{config.host}:{config.ports.engines_tcp}"
-        server = self._engine_server(config, service.only_for(inside), group.only_for(inside))
+        server = self._engine_server(
+            config, service.only_for(inside), router.only_for(inside), group.only_for(inside)
+        )
         await self._start(server, address, credentials.server_credentials())
 
     async def ready(self) -> None:
@@ -117,7 +126,11 @@ class Endpoints:
         await asyncio.gather(*(server.stop(STOP_SECONDS) for server in self._servers))
 
     def _engine_server(
-        self, config: GroupFile, service: EngineService, group: GroupService
+        self,
+        config: GroupFile,
+        service: EngineService,
+        router: RouterService,
+        group: GroupService,
     ) -> grpc.aio.Server:
         limit = config.limits.control_message_bytes_max
         server = grpc.aio.server(
@@ -127,7 +140,7 @@ class Endpoints:
                 ("grpc.max_receive_message_length", limit),
             ]
         )
-        server.add_generic_rpc_handlers((service.handlers(), group.handlers()))
+        server.add_generic_rpc_handlers((service.handlers(), router.handlers(), group.handlers()))
         return server
 
     async def _start(

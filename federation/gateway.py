@@ -35,6 +35,7 @@ from federation.status import Problems, StatusReport
 from federation.timeouts import unless
 from federation.transfer.admission import Admission
 from federation.transfer.handover import EngineService
+from federation.transfer.locating import Locator, RouterService
 from federation.transfer.policy import AdmissionPolicy
 from federation.transfer.puller import Puller
 from federation.transfer.staging import Staging
@@ -170,7 +171,7 @@ class Gateway:
         )
         puller = Puller(
             staging=staging,
-            holders=peers.sessions.holders if peers else lambda fingerprint: [],
+            holders=peers.sessions.subscriptions.holders if peers else lambda fingerprint: [],
             landed=admission.landed,
             limits=limits,
             unattested=config.unattested,
@@ -184,9 +185,21 @@ class Gateway:
             puller=puller,
             given=admission.given,
             prefetched=admission.keep,
-            touch=peers.sessions.touch if peers else lambda fingerprint: None,
+            touch=peers.sessions.subscriptions.touch if peers else lambda fingerprint: None,
             limits=limits,
             on_error=self._problem,
+        )
+        router = RouterService(
+            locator=Locator(
+                group=config.name,
+                tracked=self._exported,
+                held=holdings.get,
+                followed=peers.sessions.subscriptions.known if peers else lambda fingerprint: [],
+                seconds=puller.speeds.seconds,
+            ),
+            namespaces=self._shared,
+            touch=peers.sessions.subscriptions.touch if peers else lambda fingerprint: None,
+            limits=limits,
         )
         report = StatusReport(
             config=config,
@@ -223,9 +236,9 @@ class Gateway:
             await listings.restore()
             if serving:
                 serving.begin()
-            await endpoints.serve_engines(config, engines, self._group, admin_service)
+            await endpoints.serve_engines(config, engines, router, self._group, admin_service)
             if inner:
-                await endpoints.serve_remote_engines(config, engines, self._group, inner)
+                await endpoints.serve_remote_engines(config, engines, router, self._group, inner)
             self._start(admission.run())
             self._start(self._housekeeping(staging, store))
             self._start(listings.run(self._lost))

@@ -92,9 +92,9 @@ class Limits(BaseModel):
     """ms for which changes are gathered before they are sent: fewer, fuller messages."""
     catalog_page_entries: Annotated[int, _count(16, 1_000_000)] = 65_536
     """Entries in one page of a catalog; 2 bytes each in a snapshot, 5 at most."""
-    view_blocks_per_peer: Annotated[int, _count(1000, 100_000_000)] = 16_000_000
-    """Blocks in the view of one peer, all namespaces; each takes at most 3 bytes of memory, and as much again
-    while a view is made anew. Above: the view is cut, pulls miss."""
+    views_bytes: Annotated[int, _Bytes, _count(MIB, 1024 * GIB)] = GIB
+    """Bytes of memory for what all peers are believed to hold, 8 for each block: 134 million blocks. Each
+    peer has a fair share; what one does not need is for the others. Above: a view is cut, pulls miss."""
     holdings_blocks: Annotated[int, _count(1000, 100_000_000)] = 4_000_000
     """Blocks of this group that are tracked. Above: the rest is not offered to peers. Each takes 40 bytes of
     memory in the gateway, and 50 in the process that serves peers."""
@@ -205,8 +205,8 @@ class Limits(BaseModel):
     """Bytes of catalogs a second to one peer, and from one: a snapshot of 16 million blocks. Making one takes
     a core a tenth of a second, and is done once for all who ask at about the same time."""
     peer_catalog_bytes: Annotated[int, _Bytes, _count(MIB, 16 * GIB)] = 64 * MIB
-    """Bytes of catalog answers under way from one peer: twice a snapshot of `view_blocks_per_peer`. What
-    goes on beyond it is no catalog, and is cut off."""
+    """Bytes of catalog answers under way from one peer: a snapshot of 30 million blocks. Of a larger catalog
+    as much is read; what takes more bytes for its blocks than a catalog needs is cut off."""
     peer_shared_percent: Annotated[int, _count(0, 90)] = 50
     """Percent of staging, and of the bounce buffers, for whichever peer comes first. The rest is split
     evenly and kept for each: no peer can take the room of another."""

@@ -170,14 +170,20 @@ class StatusReport:
         if side is None:
             return []
         views: dict[str, list[dict[str, Any]]] = {}
-        for holder, fingerprint, view in side.sessions.views():
+        for holder, fingerprint, view in side.sessions.subscriptions.views():
             age = view.age(now)
             views.setdefault(holder, []).append(
                 {
                     "namespace": names.get(fingerprint, fingerprint.hex()),
                     "blocks": len(view),
                     "age_s": None if age is None else round(age, 3),
-                    "false_positives": view.false_positives,
+                    "cut": view.is_cut,
+                    "promises": {
+                        "kept": view.honesty.kept,
+                        "broken": view.honesty.broken,
+                        "standing": view.honesty.standing,
+                        "standing_share": round(view.honesty.share, 5),
+                    },
                 }
             )
         out = []

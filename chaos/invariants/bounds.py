@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
+from federation.catalog.room import BYTES_PER_BLOCK
 from federation.counters import COUNTER_NAMES
 from federation.limits_config import Limits
 from federation.peers.feed import CHANGED_MAX
@@ -68,7 +69,8 @@ def _open(direction: str) -> Callable[[Status], Iterator[Any]]:
 
 
 def _views(status: Status) -> Iterator[Any]:
-    return (sum(v["blocks"] for v in peer["views"]) for peer in status.get("peers", ()))
+    if (peers := status.get("peers")) is not None:
+        yield sum(v["blocks"] for peer in peers for v in peer["views"])
 
 
 def _staged(status: Status) -> Iterator[Any]:
@@ -88,7 +90,7 @@ BOUNDS = (
     Bound("blocks to feed", _at("queues", "feed_blocks"), lambda x: CHANGED_MAX),
     Bound("pulls of a peer", _at("queues", "pulls"), lambda x: x.pulls_waiting_per_peer),
     Bound("blocks held", _at("holdings", "blocks"), lambda x: x.holdings_blocks),
-    Bound("blocks in views", _views, lambda x: x.view_blocks_per_peer),
+    Bound("blocks in views", _views, lambda x: x.views_bytes // BYTES_PER_BLOCK),
     Bound("spans", _at("telemetry", "spans_queued"), lambda x: EXPORTERS_MAX * QUEUE_SPANS),
     Bound("counters", _listed("counters"), lambda x: COUNTER_NAMES),
     Bound("refusals", _listed("refused"), lambda x: ENTRIES_MAX),

@@ -33,8 +33,6 @@ from local_group.config import MIB, parse_size
 
 GIVEN_UP = frozenset({RPC_FAIL, RPC_TIMEOUT})
 """What a call of the own Mooncake answers that was not waited for, or not tried."""
-VIEW_ENTRY_BYTES = 100
-"""What one believed block costs in Python: an int of 36 bytes, its place in a set, and spare room."""
 
 
 def judge(record: Record, limits: dict[str, Any], compared: Compared) -> list[Verdict]:
@@ -166,15 +164,14 @@ def _limit(limits: dict[str, Any], name: str) -> int:
     return int(parse_size(limits.get(name, getattr(Limits(), name))))
 
 
-def cap_bytes(limits: dict[str, Any], peers: int) -> int:
+def cap_bytes(limits: dict[str, Any]) -> int:
     """What the limits let a gateway keep in memory."""
-    views = _limit(limits, "view_blocks_per_peer") * peers * VIEW_ENTRY_BYTES
+    views = _limit(limits, "views_bytes")
     return _limit(limits, "staging_bytes") + _limit(limits, "bounce_bytes") + views
 
 
 def _bounded(record: Record, p: Bounded, limits: dict[str, Any]) -> Verdict:
-    topology = record.scenario.topology
-    cap = cap_bytes(limits, len(topology.groups) + len(topology.hostile) - 1)
+    cap = cap_bytes(limits)
     broken, growth_max = [], 0
     for one in record.passes:
         for group, usage in one.usage.items():

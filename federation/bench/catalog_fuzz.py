@@ -70,10 +70,15 @@ def run(count: int, seed: int) -> Outcome:
 def run_restricted(count: int, seed: int) -> Outcome:
     """The same, where the kernel gives no more than `MEMORY_MAX` besides what there is; for a process of its
     own."""
+    restrict()
+    return run(count, seed)
+
+
+def restrict() -> None:
+    """From now on this process gets no more memory than `MEMORY_MAX` besides what it has: a `MemoryError`."""
     with open("/proc/self/status", encoding="ascii") as lines:
         data = next(int(line.split()[1]) << 10 for line in lines if line.startswith("VmData"))
     resource.setrlimit(resource.RLIMIT_DATA, (data + MEMORY_MAX, data + MEMORY_MAX))
-    return run(count, seed)
 
 
 def _peak() -> int:

@@ -8,13 +8,15 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from federation.catalog.prints import Hashes
+from federation.catalog.prints import Hashes, Prints, prints_of
 from federation.catalog.view import CatalogView
 
 LOOK_FIRST: Final = 512
-"""Keys that are looked up first in a view. Most views do not have the first of them."""
-LOOK_GROWTH: Final = 8
-"""If all are there, so many times as many next."""
+"""Keys that are looked up together, where a view has the first of them and not the last."""
+LOOK_MOST: Final = 65_536
+"""Keys that are looked up together, where it has both ends of those."""
+_PLACE_BITS: Final = 16
+_PLACES = np.uint64((1 << _PLACE_BITS) - 1)
 
 
 class Run(NamedTuple):
@@ -68,20 +70,36 @@ def locate(key_hashes: Sequence[int], views: Sequence[CatalogView], now: float) 
 
 
 class _Part:
-    """Some blocks of a chain in the order in which they are looked up fastest, for all views."""
+    """Some blocks of a chain in the order in which they are looked up fastest, for all views.
+
+    Prints are leading bits, so the last bits of a hash give way to its place: one sort orders both.
+    """
 
     def __init__(self, key_hashes: Sequence[int]) -> None:
         self._key_hashes = key_hashes
-        self.hashes: Hashes = np.array(key_hashes, dtype=np.uint64)
-        self.order = np.argsort(self.hashes)
-        self.ordered = self.hashes[self.order]
+        self._hashes: Hashes = np.array(key_hashes, dtype=np.uint64)
+        self._ordered = self._hashes & ~_PLACES
+        self._ordered |= np.arange(len(key_hashes), dtype=np.uint64)
+        self._ordered.sort()
+        self._prints: dict[int, Prints] = {}
         self._set: set[int] | None = None
 
-    @property
-    def set(self) -> set[int]:
-        if self._set is None:
-            self._set = set(self._key_hashes)
-        return self._set
+    def gaps(self, view: CatalogView, now: float) -> npt.NDArray[np.intp]:
+        """Places of the blocks that a view does not have, in order."""
+        prints = self._prints.get(view.bits)
+        if prints is None:
+            prints = self._prints[view.bits] = prints_of(self._ordered, view.bits)
+        found = view.believes(prints)
+        missing = self._ordered[~found] & _PLACES
+        gaps = np.sort(missing.astype(np.intp))
+        if len(view.misses):
+            if self._set is None:
+                self._set = set(self._key_hashes)
+            refuted = view.misses.among(self._set, now)
+            if refuted:
+                known = np.isin(self._hashes, np.array(refuted, dtype=np.uint64))
+                gaps = np.union1d(gaps, np.flatnonzero(known))
+        return gaps
 
 
 class _Chain:
@@ -110,8 +128,8 @@ class _Row:
         self._chain = chain
         self._view = view
         self._first = self._until = 0
-        self._size = LOOK_FIRST
-        self._ends: npt.NDArray[np.intp] = np.empty(0, dtype=np.intp)
+        self._gaps: list[int] = []
+        """Places of what is not there, of what has been looked up; from the last one to the first."""
 
     def knows(self, at: int) -> bool:
         """Whether the block has been looked up."""
@@ -128,21 +146,21 @@ class _Row:
                 if at >= len(self._chain):
                     return at
                 self._look(at)
-            at = int(self._ends[at - self._first])
-            if at < self._until:
-                return at
+            while self._gaps and self._gaps[-1] < at:
+                self._gaps.pop()
+            if self._gaps:
+                return self._gaps[-1]
+            at = self._until
 
     def _look(self, first: int) -> None:
-        end = min(first + self._size, len(self._chain))
-        part = self._chain.part(first, end)
-        held = np.empty(end - first, dtype=np.bool_)
-        held[part.order] = self._view.holds(part.ordered)
-        if len(self._view.misses):
-            refuted = self._view.misses.among(part.set, self._chain.now)
-            if refuted:
-                held &= ~np.isin(part.hashes, np.array(refuted, dtype=np.uint64))
-        # Of each block the next that is not there.
-        gaps = np.where(held, end, np.arange(first, end))
-        self._ends = np.minimum.accumulate(gaps[::-1])[::-1]
-        self._first, self._until = first, end
-        self._size *= LOOK_GROWTH
+        # Most views have none of a chain, and most of the others have all of it: two blocks tell.
+        self._first, self._until = first, first + 1
+        if not self.has(first):
+            self._gaps = [first]
+            return
+        end = min(first + LOOK_FIRST, len(self._chain))
+        if self.has(end - 1):
+            end = min(first + LOOK_MOST, len(self._chain))
+        gaps = self._chain.part(first, end).gaps(self._view, self._chain.now)
+        self._gaps = (gaps[::-1] + first).tolist()
+        self._until = end

@@ -24,12 +24,13 @@ BUCKET_BITS_MIN: Final = 10
 BUCKET_BITS_MAX: Final = 24
 BITS_MIN: Final = REMAINDER_BITS + BUCKET_BITS_MIN
 BITS_MAX: Final = REMAINDER_BITS + BUCKET_BITS_MAX
-LOAD_MIN: Final = 8
-"""Blocks a bucket below which offsets would take more than half a byte a block."""
-LOAD_MAX: Final = 32
-"""Blocks a bucket above which more than 32 look-ups in 65,536 would find what is not there."""
-LOAD_FIRST: Final = 24
-"""Blocks a bucket at most where bits are chosen anew: numbers may then halve or grow before it is again."""
+LOAD_MIN: Final = 6
+"""Blocks a bucket below which offsets would take more than two thirds of a byte a block."""
+LOAD_MAX: Final = 24
+"""Blocks a bucket above which more than 24 look-ups in 65,536 would find what is not there."""
+LOAD_FIRST: Final = 18
+"""Blocks a bucket at most where bits are chosen anew: numbers may then fall by a third, or grow by one,
+before they are again."""
 
 
 def bits_for(blocks: int) -> int:

@@ -89,7 +89,8 @@ class Snapshot:
         """Which of the prints are in here."""
         # 32-bit numbers, and few new arrays: half the time of the obvious way.
         buckets = (prints >> _SHIFT).astype(np.int32)
-        np.minimum(buckets, self.buckets, out=buckets)
+        if self.is_cut:
+            np.minimum(buckets, self.buckets, out=buckets)
         wanted = prints.astype(np.uint16)
         at = self._offsets.take(buckets).view(np.int32)
         buckets += 1
@@ -100,6 +101,11 @@ class Snapshot:
         # longest decides how often: 65,536 remainders at most, so 16 times, whatever a peer sends.
         longest = self._longest
         while longest > 1:
+            if longest == 2:
+                # Nearly all have one left: the longest is twice as long as most.
+                rest = np.flatnonzero(size > 1)
+                at[rest] += self._remainders.take(at[rest] + 1) <= wanted[rest]
+                break
             half = size >> 1
             right = self._remainders.take(at + half) <= wanted
             size -= half
@@ -110,6 +116,14 @@ class Snapshot:
         found &= some
         return found
 
+    def has(self, name: int) -> bool:
+        """Whether one print is in here: a few microseconds."""
+        bucket = min(name >> REMAINDER_BITS, self.buckets)
+        start, end = int(self._offsets[bucket]), int(self._offsets[bucket + 1])
+        wanted = np.uint16(name & ((1 << REMAINDER_BITS) - 1))
+        at = start + int(self._remainders[start:end].searchsorted(wanted))
+        return at < end and bool(self._remainders[at] == wanted)
+
     def prints(self, first: int, end: int) -> Prints:
         """Those in the buckets from `first` to before `end`, sorted."""
         offsets = self._offsets[first : end + 1]
@@ -117,6 +131,21 @@ class Snapshot:
         out: Prints = buckets.repeat(np.diff(offsets))
         out |= self._remainders[int(offsets[0]) : int(offsets[-1])]
         return out
+
+    def cut(self, blocks_max: int) -> Snapshot:
+        """Its lowest buckets, with so many prints at most; one bucket at least."""
+        kept = int(np.searchsorted(self._offsets[: self.buckets + 1], blocks_max, side="right")) - 1
+        kept = max(1, kept)
+        offsets = self._offsets[: kept + 2].copy()
+        offsets[-1] = offsets[-2]
+        remainders = self._remainders[: int(offsets[-1]) + 1].copy()
+        remainders[-1] = 0
+        return Snapshot(self.bits, offsets, remainders, self._longest)
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether some of the buckets that there are are not kept."""
+        return self.buckets < 1 << (self.bits - REMAINDER_BITS)
 
     def slice_end(self, first: int, blocks: int) -> int:
         """A bucket before which there are so many prints from `first` on, or a bucketful more; and not many
@@ -156,6 +185,11 @@ class SnapshotBuilder:
     def __len__(self) -> int:
         return self._count
 
+    @property
+    def is_full(self) -> bool:
+        """Whether all that could still come would be left out."""
+        return self._cut is not None
+
     def take(self, prints: Prints) -> None:
         """More prints, sorted.
 
@@ -176,7 +210,8 @@ class SnapshotBuilder:
         if given > self._blocks_max - self._count:
             # Whole buckets only: what is known of a bucket is all of it.
             room = self._blocks_max - self._count
-            self._cut = int(prints[room]) >> REMAINDER_BITS
+            cut = int(prints[room]) >> REMAINDER_BITS
+            self._cut = cut if self._cut is None else min(self._cut, cut)
         if self._cut is not None:
             prints = prints[: np.searchsorted(prints, np.uint64(self._cut << REMAINDER_BITS))]
             self.left_out += given - len(prints)

@@ -10,8 +10,16 @@ from typing import NamedTuple
 
 import numpy as np
 
+from federation.catalog.honesty import Honesty
 from federation.catalog.log import Position
-from federation.catalog.overlay import CHANGES_PER_STEP, MERGE_AT, Merge, Overlay
+from federation.catalog.overlay import (
+    CHANGES_PER_STEP,
+    MERGE_AT,
+    MERGE_LEAST,
+    MERGE_PART,
+    Merge,
+    Overlay,
+)
 from federation.catalog.prints import REMAINDER_BITS, Found, Hashes, Prints, prints_of
 from federation.catalog.snapshot import Snapshot
 
@@ -89,13 +97,12 @@ class CatalogView:
     """
 
     def __init__(
-        self, *, blocks_max: int, misses_max: int = 65536, miss_seconds: float = 10.0
+        self, *, blocks_max: int, misses_max: int = 8192, miss_seconds: float = 10.0
     ) -> None:
         self.blocks_max = blocks_max
         """Prints kept at most."""
         self._snapshot = Snapshot.empty()
-        self._merging = Overlay.empty()
-        self._changes = Overlay.empty()
+        self._merging = self._changes = Overlay.empty(self._snapshot.bits)
         self._merge: Merge | None = None
         self._count = 0
         self.misses = Misses(misses_max, miss_seconds)
@@ -105,10 +112,15 @@ class CatalogView:
         """Where the view stands; None before the first snapshot."""
         self.confirmed_at: float | None = None
         """When the owner last said that nothing newer exists (monotonic seconds)."""
-        self.false_positives = 0
-        """Blocks that this view promised and the owner did not have."""
+        self.honesty = Honesty()
+        """How far the owner has kept what this view promised."""
+        self.arrived_bytes = 0
+        """Bytes of the blocks that came."""
+        self.largest = 0
+        """Bytes of the largest of them."""
         self.left_out = 0
         """Changes that were not believed because the view was full."""
+        self._left_out_now = False
         self.merges = 0
         """Times that changes have become part of a new snapshot."""
 
@@ -125,13 +137,37 @@ class CatalogView:
         """Bytes of memory that what is believed takes, without a merge under way."""
         return self._snapshot.nbytes + self._merging.nbytes + self._changes.nbytes
 
+    @property
+    def is_cut(self) -> bool:
+        """Whether blocks of the peer are left out for want of room: its chains look shorter than they are."""
+        return self._snapshot.is_cut or self._left_out_now
+
+    def limit(self, blocks_max: int) -> None:
+        """There is room for so many blocks from now on. What is too much goes, from the highest hashes on;
+        what was left out before is not there before the next snapshot."""
+        self.blocks_max = blocks_max
+        if max(len(self._snapshot), self._count) <= blocks_max or self._snapshot.buckets == 1:
+            return
+        snapshot = self._snapshot.cut(blocks_max)
+        if snapshot.buckets == self._snapshot.buckets:
+            return  # what is too much are changes alone, and few
+        end = snapshot.buckets << REMAINDER_BITS
+        self._snapshot = snapshot
+        self._merging, self._changes = self._merging.below(end), self._changes.below(end)
+        self._merge = Merge(snapshot, self._merging, blocks_max) if len(self._merging) else None
+        named = np.union1d(self._merging.part(0, end)[0], self._changes.part(0, end)[0])
+        self._count = (
+            len(snapshot) + int(self.believes(named).sum()) - int(snapshot.holds(named).sum())
+        )
+
     def apply(self, news: News, now: float) -> None:
         """Brings the view to the answer's position."""
         if news.snapshot is not None:
             self._snapshot = news.snapshot
-            self._merging = self._changes = Overlay.empty()
+            self._merging = self._changes = Overlay.empty(news.snapshot.bits)
             self._merge = None
             self._count = len(news.snapshot)
+            self._left_out_now = False
             self.misses.use(news.snapshot.bits)
         self._change(news.removed, held=False)
         self._change(news.added, held=True)
@@ -140,53 +176,83 @@ class CatalogView:
         self.position = news.position
         self.confirmed_at = now
 
-    def refute(self, key_hash: int, now: float) -> None:
-        """The owner did not have a block that this view promised."""
-        self.false_positives += 1
+    def refute(self, key_hash: int, now: float, room: int | None = None) -> None:
+        """The owner did not have a block that this view promised.
+
+        Args:
+            room: bytes that the asker had for it. An owner does not send what is larger: that it did not is
+                held against it only where there was as much room as any of its blocks took.
+        """
+        judged = room is None or 0 < self.largest <= room
+        self.honesty.breach(key_hash, now, judged=judged)
         self.misses.add(key_hash, now)
+
+    def came(self, size: int) -> None:
+        """A block that this view promised came, of so many bytes."""
+        self.honesty.keep()
+        self.arrived_bytes += size
+        self.largest = max(self.largest, size)
+
+    @property
+    def mean_size(self) -> float | None:
+        """Bytes of a block of this peer and namespace, by those that came; None if none did."""
+        kept = self.honesty.kept
+        return self.arrived_bytes / kept if kept else None
+
+    def judge(self, now: float) -> int:
+        """Broken promises that turn out to stand: see `Honesty.judge`."""
+        return self.honesty.judge(now, self.confirmed_at, self.holds)
 
     def holds(self, hashes: Hashes) -> Found:
         """Which of the hashes the peer is believed to hold, refuted or not. Faster where they are sorted."""
-        return self._holds(prints_of(hashes, self.bits))
+        return self.believes(prints_of(hashes, self.bits))
 
-    def has(self, key_hash: int, now: float) -> bool:
-        """Whether the peer is believed to hold the block."""
-        found = self.holds(np.array([key_hash], dtype=np.uint64))
-        return bool(found[0]) and not self.misses.among({key_hash}, now)
-
-    def age(self, now: float) -> float | None:
-        """Seconds since the view was known to be current; None before the first snapshot."""
-        return None if self.confirmed_at is None else now - self.confirmed_at
-
-    def _holds(self, prints: Prints) -> Found:
+    def believes(self, prints: Prints) -> Found:
+        """The same of prints, of `bits` bits."""
         found = self._snapshot.holds(prints)
         self._merging.override(prints, found)
         self._changes.override(prints, found)
         return found
+
+    def has(self, key_hash: int, now: float) -> bool:
+        """Whether the peer is believed to hold the block."""
+        name = key_hash >> (64 - self.bits)
+        held = self._changes.says(name)
+        if held is None:
+            held = self._merging.says(name)
+        if held is None:
+            held = self._snapshot.has(name)
+        return held and not (len(self.misses) and self.misses.among({key_hash}, now))
+
+    def age(self, now: float) -> float | None:
+        """Seconds since the view was known to be current; None before the first snapshot."""
+        return None if self.confirmed_at is None else now - self.confirmed_at
 
     def _change(self, prints: Prints, *, held: bool) -> None:
         # Of a snapshot that was cut the rest is not known, whatever is said of it.
         known = int(np.searchsorted(prints, np.uint64(self._snapshot.buckets << REMAINDER_BITS)))
         self.left_out += len(prints) - known
         prints = prints[:known]
-        prints = prints[self._holds(prints) != held]
+        prints = prints[self.believes(prints) != held]
         if held and len(prints) > (room := self.blocks_max - self._count):
             self.left_out += len(prints) - room
-            prints = prints[:room]
+            self._left_out_now = True
+            prints = prints[: max(0, room)]
         self._changes = self._changes.changed(prints, held)
         self._count += len(prints) if held else -len(prints)
 
     def _work(self, steps: int) -> None:
         if self._merge is None:
-            if len(self._changes) < MERGE_AT:
+            part = len(self._snapshot) // MERGE_PART
+            if len(self._changes) < min(MERGE_AT, max(MERGE_LEAST, part)):
                 return
-            self._merging, self._changes = self._changes, Overlay.empty()
+            self._merging, self._changes = self._changes, Overlay.empty(self.bits)
             self._merge = Merge(self._snapshot, self._merging, self.blocks_max)
         for _ in range(steps):
             merged = self._merge.step()
             if merged is not None:
                 self._snapshot = merged
                 self.merges += 1
-                self._merging = Overlay.empty()
+                self._merging = Overlay.empty(self.bits)
                 self._merge = None
                 return

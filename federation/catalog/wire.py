@@ -134,7 +134,7 @@ class Assembler:
         self.left_out = 0
 
     def feed(self, page: peer_pb2.CatalogPage) -> News | None:
-        """Takes a page; the whole answer after the last one.
+        """Takes a page; the whole answer after the last one, or once there is room for no more of it.
 
         Raises:
             CatalogError: if the page does not fit; start anew with a snapshot.
@@ -149,7 +149,10 @@ class Assembler:
         else:
             self._take(self._removed, removed)
             self._take(self._added, added)
-        if not page.last:
+        # Behind what there is room for nothing is of use: who claims more blocks than there can be is not
+        # listened to for longer than it takes to fill its share.
+        full = self._builder is not None and self._builder.is_full
+        if not page.last and not full:
             return None
         snapshot = None
         if self._builder is not None:

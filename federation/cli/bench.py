@@ -122,7 +122,7 @@ def catalog(
     ] = 10_000_000,
     seconds: Annotated[
         float, typer.Option(min=0.1, max=3600, help="For which changes come.")
-    ] = 10.0,
+    ] = 60.0,
     mutations: Annotated[
         int, typer.Option(min=100, max=100_000_000, help="Damaged messages.")
     ] = 20_000,
@@ -131,7 +131,7 @@ def catalog(
 ) -> None:
     """Bytes and time of catalogs: snapshots, changes, look-ups in the views of eight peers.
 
-    Everything is in this process; with ten million blocks it takes two minutes and 2 GB of memory.
+    Everything is in this process; with ten million blocks it takes three minutes and 2 GB of memory.
     """
     from rich.console import Console
 

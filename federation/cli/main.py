@@ -9,7 +9,18 @@ from importlib import metadata
 
 import typer
 
-from federation.cli import bench, demo, group, namespaces, peer, prefetch, purge, reference, trace
+from federation.cli import (
+    bench,
+    demo,
+    group,
+    locate,
+    namespaces,
+    peer,
+    prefetch,
+    purge,
+    reference,
+    trace,
+)
 from federation.cli.errors import print_error
 from local_group.errors import MoonmeshError
 
@@ -27,6 +38,7 @@ app.command()(demo.demo)
 app.command()(purge.purge)
 app.command()(namespaces.namespaces)
 app.command()(prefetch.prefetch)
+app.command()(locate.locate)
 app.add_typer(peer.app, name="peer")
 app.add_typer(bench.app, name="bench")
 app.add_typer(trace.app, name="trace")

@@ -149,7 +149,11 @@ def _quarantine_line(peer: Mapping[str, Any]) -> str:
 def _view(view: Mapping[str, Any]) -> str:
     age = view.get("age_s")
     known = "" if age is None else f", {age} s old"
-    return f"{view.get('namespace')}: {view.get('blocks')} blocks{known}"
+    cut = ", cut for want of room" if view.get("cut") else ""
+    promises = view.get("promises")
+    standing = promises.get("standing") if isinstance(promises, Mapping) else None
+    lies = f", {standing} not there and promised still" if standing else ""
+    return f"{view.get('namespace')}: {view.get('blocks')} blocks{known}{cut}{lies}"
 
 
 def _cells(row: Mapping[str, Any], *keys: str) -> list[Text]:

@@ -1,8 +1,4 @@
-"""What goes on with all peers: hellos every second, and a subscription for each namespace in use.
-
-Nothing is pushed and nobody is asked at a miss. While engines here ask for a namespace, one question
-a peer is open ("what is new after this position?"), which the owner answers as soon as something is.
-"""
+"""What goes on with all peers: hellos every second, and what follows from what they say."""
 
 from __future__ import annotations
 
@@ -10,24 +6,19 @@ import asyncio
 import contextlib
 import logging
 import os
-import random
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import aclosing
 from functools import partial
-from itertools import islice
 from typing import Protocol
 
-from federation.catalog.log import Position
-from federation.catalog.view import CatalogView
-from federation.catalog.wire import Assembler, CatalogError, position_from_wire, position_to_wire
 from federation.config import Limits
 from federation.counters import counters
 from federation.errors import PeerError
 from federation.peering import Sharing
 from federation.peers.events import COUNTED, problem
-from federation.peers.gossip_config import POSITIONS_MAX
 from federation.peers.link import PeerLink
+from federation.peers.subscriptions import Subscriptions
 from federation.timeouts import timeout
 from federation.trust.handshakes import RefusalLog
 from gossip.engine import GossipEngine
@@ -38,10 +29,6 @@ from moonmesh.v1 import peer_pb2
 
 log = logging.getLogger(__name__)
 
-RETRY_SECONDS = (0.1, 2.0)
-"""First and longest wait after a catalog question that failed; doubled in between, with jitter."""
-ANSWER_SECONDS = 5.0
-"""How long an owner may take for an answer beyond the time it was told to wait for news."""
 HELLO_INTERVALS = 2
 """Hello intervals for which a hello is waited for its answers."""
 TICK_SECONDS_MIN = 0.01
@@ -90,67 +77,25 @@ class Sessions:
     ) -> None:
         self.links: Mapping[str, PeerLink] = {link.name: link for link in links}
         self._gossip = gossip
-        self._sharing = sharing
+        self.subscriptions = Subscriptions(self.links, sharing, limits, unattested)
+        """What the peers hold."""
         self._limits = limits
         self._terms = terms
         self._raising: asyncio.Task[None] | None = None
         self._refusals = refusals
         self._on_problem = on_problem
         self._on_tick = on_tick
-        self._unattested = frozenset(unattested)
         self._hurry = asyncio.Event()
         self._next_at = float("-inf")
-        self._views: dict[tuple[str, bytes], CatalogView] = {}
-        self._interest: dict[bytes, float] = {}
-        self._followers: dict[tuple[str, bytes], asyncio.Task[None]] = {}
-        self._news: dict[tuple[str, bytes], asyncio.Event] = {}
-        self._questions: dict[tuple[str, bytes], asyncio.Task[None]] = {}
         self._hellos: set[asyncio.Task[None]] = set()
         self._busy: dict[str, asyncio.TimerHandle] = {}
         self._unanswered: set[str] = set()
         self._back_at: dict[str, float] = {}
 
-    # What the rest of the gateway asks
-
-    def holders(self, fingerprint: bytes) -> list[tuple[PeerLink, CatalogView]]:
-        """Peers that can be pulled from now, with what they are believed to hold."""
-        now = time.monotonic()
-        return [
-            (link, view)
-            for name, link in self.links.items()
-            if (view := self._views.get((name, fingerprint))) is not None and link.usable(now)
-        ]
-
-    def touch(self, fingerprint: bytes) -> None:
-        """An engine here asks for this namespace: follow it at every peer that has it."""
-        self._interest[fingerprint] = time.monotonic()
-        for name in self.links:
-            key = (name, fingerprint)
-            if fingerprint in self._sharing.imports(name) and key not in self._followers:
-                task = asyncio.create_task(self._follow(name, fingerprint))
-                self._followers[key] = task
-                task.add_done_callback(lambda _, key=key: self._forget(key))  # type: ignore[misc]
-
     def note_positions(self, peer: str, positions: Iterable[peer_pb2.NamespacePosition]) -> None:
-        """A hello says where the peer's logs stand: what we have is stale if it is behind."""
+        """A hello says where the peer's logs stand: see `Subscriptions.note_positions`."""
         self._take_events()  # now, not at the next tick: it may be back
-        # A peer that shares more namespaces with us than that does not exist; one that says so does.
-        for item in islice(positions, POSITIONS_MAX):
-            view = self._views.get((peer, item.fingerprint))
-            if view is None:
-                continue
-            try:
-                position = position_from_wire(item.position)
-            except CatalogError:
-                counters.add("moonmesh_bad_positions_total")
-                continue
-            if position != view.position:
-                self._news[(peer, item.fingerprint)].set()
-
-    def views(self) -> Iterable[tuple[str, bytes, CatalogView]]:
-        """Every view that is kept."""
-        for (peer, fingerprint), view in self._views.items():
-            yield peer, fingerprint, view
+        self.subscriptions.note_positions(peer, positions)
 
     # Hellos
 
@@ -191,11 +136,11 @@ class Sessions:
         """Ends everything and closes the links."""
         for patience in self._busy.values():
             patience.cancel()
-        tasks = [*self._hellos, *self._followers.values()]
+        tasks = [*self._hellos]
         tasks += [self._raising] if self._raising else []
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, self.subscriptions.close(), return_exceptions=True)
         await asyncio.gather(*(link.close() for link in self.links.values()))
 
     def hush(self) -> None:
@@ -291,7 +236,6 @@ class Sessions:
     def _is_back(self, peer: str) -> None:
         """The peer is heard anew: what failed before says little now, and nothing waits for its time.
 
-        A question that is under way hangs, if its connection died without a word: it is asked anew.
         At most once in `peer_breaker_open_ms`, or a peer that bounces would keep us busy.
         """
         now = time.monotonic()
@@ -299,87 +243,4 @@ class Sessions:
             return
         self._back_at[peer] = now
         self.links[peer].back()
-        for (name, _), question in self._questions.items():
-            if name == peer:
-                question.cancel()
-        for (name, _), news in self._news.items():
-            if name == peer:
-                news.set()
-
-    # Subscriptions
-
-    async def _follow(self, peer: str, fingerprint: bytes) -> None:
-        """Keeps the view of one namespace of one peer current for as long as it is in use."""
-        link = self.links[peer]
-        share = self._limits.view_blocks_per_peer // max(1, len(self._sharing.imports(peer)))
-        view = self._views[(peer, fingerprint)] = CatalogView(blocks_max=share)
-        news = self._news[(peer, fingerprint)] = asyncio.Event()
-        retry = RETRY_SECONDS[0]
-        while self._in_use(fingerprint):
-            news.clear()
-            try:
-                if await self._ask(link, fingerprint, view, share):
-                    retry = RETRY_SECONDS[0]
-                continue
-            except CatalogError as error:
-                counters.add("moonmesh_catalog_errors_total")
-                link.failed(error)
-                view.position = None  # whatever was half believed: start over
-            except PeerError:
-                counters.add("moonmesh_catalog_errors_total")
-            # A hello that shows something newer means that the peer answers again: no need to wait.
-            try:
-                async with timeout(retry * random.uniform(0.8, 1.2)):
-                    await news.wait()
-            except asyncio.TimeoutError:
-                retry = min(2 * retry, RETRY_SECONDS[1])
-
-    async def _ask(self, link: PeerLink, fingerprint: bytes, view: CatalogView, share: int) -> bool:
-        """One question; False if it was ended because the peer is back and has to be asked anew.
-
-        Raises:
-            PeerError: no answer, or none that can be.
-        """
-        name = (link.name, fingerprint)
-        question = asyncio.create_task(self._refresh(link, fingerprint, view, share))
-        self._questions[name] = question
-        try:
-            await asyncio.wait({question})
-        finally:
-            question.cancel()
-            del self._questions[name]
-        if question.cancelled():
-            return False
-        question.result()
-        return True
-
-    async def _refresh(
-        self, link: PeerLink, fingerprint: bytes, view: CatalogView, share: int
-    ) -> None:
-        wait_ms = self._limits.catalog_wait_ms
-        request = peer_pb2.CatalogRequest(
-            fingerprint=fingerprint, wait_ms=wait_ms, unattested=fingerprint in self._unattested
-        )
-        if view.position is not None:
-            request.after.CopyFrom(position_to_wire(Position(*view.position)))
-        assembler = Assembler(share, None if view.position is None else view.bits)
-        answer = None
-        async with aclosing(link.catalog(request, wait_ms / 1000 + ANSWER_SECONDS)) as answers:
-            async for page in answers:
-                if answer is not None:
-                    raise CatalogError("a page after the last", where=link.name)
-                answer = assembler.feed(page)
-        if answer is None:
-            raise PeerError("a catalog that ends before its last page", where=link.name)
-        if assembler.left_out:
-            counters.add("moonmesh_catalog_left_out_total", assembler.left_out)
-        view.apply(answer, time.monotonic())
-
-    def _in_use(self, fingerprint: bytes) -> bool:
-        last = self._interest.get(fingerprint)
-        return last is not None and time.monotonic() - last < 60 * self._limits.interest_minutes
-
-    def _forget(self, key: tuple[str, bytes]) -> None:
-        self._followers.pop(key, None)
-        self._views.pop(key, None)
-        self._news.pop(key, None)
+        self.subscriptions.back(peer)

@@ -9,9 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import aclosing
-from typing import Protocol
 
 from federation.catalog.plan import plan
 from federation.catalog.view import CatalogView
@@ -20,7 +19,6 @@ from federation.counters import Samples, counters
 from federation.errors import PeerError
 from federation.identity import key_hash
 from federation.limits.errors import ShedError
-from federation.limits.guard import Guard
 from federation.limits.names import Failure, GuardName
 from federation.limits.ticket import Cost, Refusal, Ticket
 from federation.request_limits import RequestLimits
@@ -28,6 +26,8 @@ from federation.stopwatch import Stopwatch
 from federation.telemetry import SPAN_GATEWAY_LOCATE, SPAN_PEER_PULL, SPAN_TRANSFER_VERIFY, span
 from federation.transfer.ask import Ask, NobodyWaits, Wanted
 from federation.transfer.frames import HEADER_BYTES, Block, Decoder, NoRoomError
+from federation.transfer.source import Holder, Source
+from federation.transfer.speed import Speeds
 from federation.transfer.staging import StagedBlock, Staging
 from federation.transfer.turns import Turns
 from federation.transfer.verify import verify
@@ -41,30 +41,6 @@ log = logging.getLogger(__name__)
 LISTEN_MORE_SECONDS = 0.02
 """A pull is listened to for this much longer than the silence that is held against a peer: timers are
 not exact."""
-
-
-class Source(Protocol):
-    """A peer to pull from, as the puller sees it. See `federation.peers.PeerLink`."""
-
-    name: str
-    guard: Guard
-    """What may be asked of it now."""
-
-    @property
-    def epoch(self) -> int:
-        """Epoch of the peer's newest statement."""
-
-    def pull(self, request: peer_pb2.PullRequest, timeout: float) -> AsyncGenerator[bytes, None]:
-        """The raw messages of one answer. Raises PeerError (or a subclass) for every failure."""
-
-    def blame(self, error: PeerError) -> None:
-        """A pull failed, and it was the peer's doing: `status` says why."""
-
-    def absolve(self) -> None:
-        """A pull ended well: `status` has nothing to say any more."""
-
-
-Holder = tuple[Source, CatalogView]
 
 
 class Puller:
@@ -96,6 +72,8 @@ class Puller:
         self._under_way: dict[tuple[bytes, str], Wanted] = {}
         self._turns = Turns()
         self._jobs: dict[str, set[asyncio.Task[None]]] = {}
+        self.speeds = Speeds(limits.peer_bytes_per_s)
+        """What it takes to pull from each peer."""
         self.pull_ms = Samples()
         """From the decision to pull a block until it has landed, in ms."""
         self.view_age_ms = Samples()
@@ -296,6 +274,7 @@ class Puller:
         began = loop.time()
         owed = self._limits.peer_silence_ms / 1000 + LISTEN_MORE_SECONDS
         seconds = max(deadline - began, owed)
+        timed = self.speeds.begin(source.name, began)
         asked_at = time.monotonic()
         decoder = Decoder(
             [w.max_size for w in part],
@@ -321,12 +300,14 @@ class Puller:
                             wanted = part[event.index]
                             if not isinstance(event, Block):
                                 missing += 1
-                                view.refute(wanted.key_hash, time.monotonic())
+                                view.refute(wanted.key_hash, time.monotonic(), wanted.max_size)
                                 counters.add("moonmesh_pull_missing_total")
                                 continue
                             with verifying:
                                 block = self._land(source, fingerprint, wanted, event, asked_at)
                             arrived += 1
+                            timed.came(len(block.data), loop.time())
+                            view.came(len(block.data))
                             self.pull_ms.add(1000 * (loop.time() - began))
                             counters.add("moonmesh_peer_blocks_total")
                             counters.add("moonmesh_peer_bytes_total", len(block.data))
@@ -346,6 +327,7 @@ class Puller:
                 verifying.record(SPAN_TRANSFER_VERIFY, {"moonmesh.blocks": arrived})
                 return missing
         finally:
+            timed.done()
             self._staging.release(decoder.unfinished_bytes, source.name)
 
     @staticmethod

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from federation.catalog import bag, gaps, overlay
 from federation.catalog.answers import Answers
 from federation.catalog.log import HoldingsLog
-from federation.catalog.plan import Run, plan
+from federation.catalog.plan import Run, locate, plan
 from federation.catalog.prints import BITS_MIN, distinct, prints_of
 from federation.catalog.snapshot import Snapshot, SnapshotBuilder
 from federation.catalog.view import CatalogView
@@ -130,9 +130,10 @@ def test_gaps_give_back_what_was_encoded(hashes: list[int], bits: int, from_zero
     st.lists(st.sets(st.integers(0, 29)), max_size=4),
     st.lists(st.tuples(st.integers(0, 3), st.integers(0, 29)), max_size=4),
     st.integers(1, 8),
+    st.integers(8, 40),
 )
 def test_a_plan_is_the_longest_run_at_each_place(
-    held: list[set[int]], refuted: list[tuple[int, int]], first: int
+    held: list[set[int]], refuted: list[tuple[int, int]], first: int, most: int
 ) -> None:
     chain = spread(*range(30))
     views = [(str(n), view_of(chain[i] for i in numbers)) for n, numbers in enumerate(held)]
@@ -152,5 +153,7 @@ def test_a_plan_is_the_longest_run_at_each_place(
             break
         expected.append(Run(str(ends.index(end)), list(range(at, end))))
         at = end
-    with mock.patch.multiple("federation.catalog.plan", LOOK_FIRST=first, LOOK_GROWTH=2):
+    with mock.patch.multiple("federation.catalog.plan", LOOK_FIRST=first, LOOK_MOST=most):
         assert plan(chain, views, 1.0) == expected
+        runs = [next((i for i in range(30) if i not in numbers), 30) for numbers in held]
+        assert locate(chain, [view for _, view in views], 1.0) == runs

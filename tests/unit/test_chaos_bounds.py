@@ -23,7 +23,7 @@ def status(n: int) -> dict[str, Any]:
     def peer(name: str, n: int) -> dict[str, Any]:
         calls = {"pull": n} if n else {}
         guards = {"open": calls, "memory_bytes": n, "catalog_bytes": n, "breaker": "closed"}
-        views = [{"blocks": n}, {"blocks": 0}]
+        views = [{"blocks": 0}, {"blocks": n if name == "east" else 0}]
         return {"name": name, "views": views, "guards": {"outgoing": guards, "incoming": guards}}
 
     return {

@@ -81,7 +81,7 @@ def test_lateness_up_to_the_slack_and_few_timeouts_are_let_pass() -> None:
 
 
 def test_memory_may_grow_by_what_the_limits_allow_and_a_tenth() -> None:
-    cap = cap_bytes(BASE_LIMITS, peers=2)
+    cap = cap_bytes(BASE_LIMITS)
     record = sound()
     usage = record.passes[0].usage["west"]
     usage.rss = 100 * MIB + int(1.09 * cap)

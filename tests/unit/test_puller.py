@@ -175,7 +175,7 @@ async def test_what_one_peer_lacks_is_asked_of_the_next() -> None:
     bench = Bench(east, west, claims={"east": KEYS, "west": KEYS[2:]})
     assert await bench.collect(bench.ask()) == [data_of(key) for key in KEYS]
     assert west.requests == [KEYS[2:]]
-    assert bench.views["east"].false_positives == 4
+    assert bench.views["east"].honesty.broken == 4
 
 
 async def test_a_peer_that_fails_is_replaced() -> None:

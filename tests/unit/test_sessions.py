@@ -131,7 +131,7 @@ class Bench:
 @pytest.mark.parametrize("event", [PeerUp("east"), PeerRestarted("east", 2)])
 async def test_a_question_that_hangs_is_asked_anew_at_once(event: Event) -> None:
     bench = Bench()
-    bench.sessions.touch(FP)
+    bench.sessions.subscriptions.touch(FP)
     await wait_for_async(lambda: bench.link.questions == 1, 5, "the first question")
     bench.hear(event)
     await wait_for_async(lambda: bench.link.questions == 2, 1, "the next question")
@@ -142,10 +142,10 @@ async def test_a_question_that_hangs_is_asked_anew_at_once(event: Event) -> None
 async def test_a_question_that_failed_does_not_wait_for_its_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("federation.peers.sessions.RETRY_SECONDS", (60.0, 60.0))
+    monkeypatch.setattr("federation.peers.subscriptions.RETRY_SECONDS", (60.0, 60.0))
     bench = Bench()
     bench.link.fail = True
-    bench.sessions.touch(FP)
+    bench.sessions.subscriptions.touch(FP)
     await wait_for_async(lambda: bench.link.questions == 1, 5, "the first question")
     bench.link.fail = False
     bench.hear(PeerUp("east"))
@@ -155,7 +155,7 @@ async def test_a_question_that_failed_does_not_wait_for_its_time(
 
 async def test_a_peer_that_bounces_is_taken_seriously_once_in_a_while() -> None:
     bench = Bench(peer_breaker_open_ms=60_000)
-    bench.sessions.touch(FP)
+    bench.sessions.subscriptions.touch(FP)
     for epoch in range(100):
         bench.hear(PeerRestarted("east", epoch))
         await asyncio.sleep(0)
@@ -185,12 +185,12 @@ async def test_a_hello_that_is_answered_again_is_a_return_too() -> None:
 
 async def test_close_ends_a_question_under_way() -> None:
     bench = Bench()
-    bench.sessions.touch(FP)
+    bench.sessions.subscriptions.touch(FP)
     await wait_for_async(lambda: bench.link.questions == 1, 5, "the first question")
     began = time.monotonic()
     await bench.sessions.close()
     assert time.monotonic() - began < 1
-    assert bench.sessions._questions == {}
+    assert not list(bench.sessions.subscriptions.views())
 
 
 async def test_what_a_hanging_peer_is_to_be_told_waits_for_it() -> None:
@@ -295,7 +295,7 @@ async def test_what_an_operator_has_to_know_is_a_problem() -> None:
 async def test_positions_beyond_what_there_can_be_are_not_looked_at(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("federation.peers.sessions.POSITIONS_MAX", 2)
+    monkeypatch.setattr("federation.peers.subscriptions.POSITIONS_MAX", 2)
     bench = Bench()
     read: list[int] = []
 

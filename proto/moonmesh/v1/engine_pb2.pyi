@@ -110,6 +110,42 @@ class EnginePullRequest(_message.Message):
     pull_class: PullClass
     def __init__(self, fingerprint: _Optional[bytes] = ..., keys: _Optional[_Iterable[str]] = ..., max_sizes: _Optional[_Iterable[int]] = ..., pull_class: _Optional[_Union[PullClass, str]] = ...) -> None: ...
 
+class LocateRequest(_message.Message):
+    __slots__ = ("fingerprint", "keys")
+    FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
+    KEYS_FIELD_NUMBER: _ClassVar[int]
+    fingerprint: bytes
+    keys: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, fingerprint: _Optional[bytes] = ..., keys: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class LocateReply(_message.Message):
+    __slots__ = ("groups",)
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
+    groups: _containers.RepeatedCompositeFieldContainer[Located]
+    def __init__(self, groups: _Optional[_Iterable[_Union[Located, _Mapping]]] = ...) -> None: ...
+
+class Located(_message.Message):
+    __slots__ = ("group", "own", "blocks", "bytes", "bytes_estimated", "age_ms", "pull_ms", "usable", "reason")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    OWN_FIELD_NUMBER: _ClassVar[int]
+    BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    BYTES_ESTIMATED_FIELD_NUMBER: _ClassVar[int]
+    AGE_MS_FIELD_NUMBER: _ClassVar[int]
+    PULL_MS_FIELD_NUMBER: _ClassVar[int]
+    USABLE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    own: bool
+    blocks: int
+    bytes: int
+    bytes_estimated: bool
+    age_ms: float
+    pull_ms: float
+    usable: bool
+    reason: str
+    def __init__(self, group: _Optional[str] = ..., own: bool = ..., blocks: _Optional[int] = ..., bytes: _Optional[int] = ..., bytes_estimated: bool = ..., age_ms: _Optional[float] = ..., pull_ms: _Optional[float] = ..., usable: bool = ..., reason: _Optional[str] = ...) -> None: ...
+
 class StatusRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...

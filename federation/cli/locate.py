@@ -1,0 +1,173 @@
+"""`moonmesh locate`: which groups have how much of a prefix chain."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from federation.cli.group import ConfigOption
+
+if TYPE_CHECKING:
+    from federation.config import GroupFile
+    from federation.identity import Envelope
+    from federation.router import Located, Router
+
+KEYS_BYTES_MAX: Final = 64 << 20
+"""Bytes of a file with keys."""
+LOOK_AGAIN_S: Final = 0.1
+"""Between two questions while catalogs are on their way."""
+
+
+def locate(
+    keys: Annotated[
+        list[str] | None, typer.Argument(metavar="KEY...", help="The chain's keys, in order.")
+    ] = None,
+    namespace: Annotated[
+        str, typer.Option(help="Its name in group.toml; needed where there are several.")
+    ] = "",
+    keys_file: Annotated[
+        Path | None,
+        typer.Option(help="A file with the keys, one a line, instead; - for standard input."),
+    ] = None,
+    wait: Annotated[
+        float,
+        typer.Option(
+            min=0.0, max=60.0, help="Seconds to wait for catalogs of peers that are not here yet."
+        ),
+    ] = 2.0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    config: ConfigOption = Path("group.toml"),
+) -> None:
+    """Show how much of a prefix chain this group and its peers have.
+
+    For each group the leading run of the chain, in blocks and bytes; how old that knowledge is; and what
+    pulling it would take, as the latest pulls went. It is what the gateway believes, from memory: nobody is
+    asked, and what was there a moment ago may be gone. "~" marks what is estimated, "unknown" what nothing
+    tells. The namespace is followed at peers for a while after this, as if an engine had asked for it.
+    """
+    from federation.config import load_group
+    from federation.router import Router
+
+    group = load_group(config)
+    envelope = _envelope(group, namespace, config)
+    chain = _chain(keys or [], keys_file)
+    with Router(f"unix:{group.gateway_socket}", envelope) as router:
+        found = _ask(router, chain, wait)
+    if as_json:
+        _print_json(found, len(chain))
+    else:
+        _print_table(found, len(chain))
+
+
+def _envelope(group: GroupFile, name: str, path: Path) -> Envelope:
+    from federation.errors import UsageError
+
+    names = ", ".join(group.namespaces) or "none"
+    if not name and len(group.namespaces) == 1:
+        return next(iter(group.namespaces.values()))
+    if name in group.namespaces:
+        return group.namespaces[name]
+    what = f"no namespace {name!r} here" if name else "which namespace are the keys of?"
+    raise UsageError(what, where=str(path), hint=f"--namespace; those of [namespaces] are: {names}")
+
+
+def _chain(keys: Sequence[str], path: Path | None) -> list[str]:
+    """The keys, of the command line or of a file.
+
+    Raises:
+        UsageError: there are none, too many, or both are given.
+    """
+    from federation.errors import UsageError
+    from federation.router import KEYS_MAX
+
+    if bool(keys) == (path is not None):
+        raise UsageError(
+            "give the chain's keys, or a file that has them", hint="KEY... or --keys-file"
+        )
+    if path is None:
+        chain = list(keys)
+    else:
+        where = "standard input" if str(path) == "-" else str(path)
+        try:
+            if str(path) == "-":
+                raw = sys.stdin.buffer.read(KEYS_BYTES_MAX + 1)
+            else:
+                with path.open("rb") as file:
+                    raw = file.read(KEYS_BYTES_MAX + 1)
+            text = raw.decode()
+        except (OSError, UnicodeDecodeError) as error:
+            raise UsageError(f"the keys cannot be read: {error}", where=where) from None
+        if len(raw) > KEYS_BYTES_MAX:
+            raise UsageError(f"more than {KEYS_BYTES_MAX} bytes of keys", where=where)
+        chain = [line for line in text.splitlines() if line]
+    if not 0 < len(chain) <= KEYS_MAX or not all(chain):
+        raise UsageError(
+            f"{len(chain)} keys; a chain has 1 to {KEYS_MAX}, none of them empty",
+            where="" if path is None else where,
+        )
+    return chain
+
+
+def _ask(router: Router, chain: Sequence[str], wait: float) -> list[Located]:
+    """Asks until all usable peers' catalogs are here, or the wait is over."""
+    import time
+
+    until = time.monotonic() + wait
+    while True:
+        found = router.locate(chain)
+        coming = any(each.blocks is None and each.usable and not each.own for each in found)
+        if not coming or time.monotonic() >= until:
+            return found
+        time.sleep(LOOK_AGAIN_S)
+
+
+def _print_json(found: Sequence[Located], keys: int) -> None:
+    import json
+    from dataclasses import asdict
+
+    typer.echo(json.dumps({"keys": keys, "groups": [asdict(each) for each in found]}, indent=2))
+
+
+def _print_table(found: Sequence[Located], keys: int) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table("group", f"of {keys} blocks", "bytes", "known", "to pull", "", box=None)
+    for each in found:
+        cells = [
+            f"{each.group} (this one)" if each.own else each.group,
+            "unknown" if each.blocks is None else str(each.blocks),
+            _size(each),
+            _age(each),
+            _pull(each),
+            each.reason,
+        ]
+        table.add_row(*map(Text, cells))
+    Console(highlight=False, soft_wrap=True).print(table)
+
+
+def _size(found: Located) -> str:
+    if found.bytes is None:
+        return "unknown"
+    about = "~" if found.bytes_estimated else ""
+    for unit, size in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if found.bytes >= size:
+            return f"{about}{found.bytes / size:.1f} {unit}"
+    return f"{about}{found.bytes} B"
+
+
+def _age(found: Located) -> str:
+    if found.own:
+        return "itself" if found.blocks is not None else "unknown"
+    return "unknown" if found.age_ms is None else f"{found.age_ms:.0f} ms ago"
+
+
+def _pull(found: Located) -> str:
+    if found.own:
+        return "-"
+    return "unknown" if found.pull_ms is None else f"~{found.pull_ms:.1f} ms"

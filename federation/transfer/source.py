@@ -1,0 +1,35 @@
+"""Where the puller gets blocks from: peers, as it sees them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from typing import Protocol
+
+from federation.catalog.view import CatalogView
+from federation.errors import PeerError
+from federation.limits.guard import Guard
+from moonmesh.v1 import peer_pb2
+
+
+class Source(Protocol):
+    """A peer to pull from, as the puller sees it. See `federation.peers.PeerLink`."""
+
+    name: str
+    guard: Guard
+    """What may be asked of it now."""
+
+    @property
+    def epoch(self) -> int:
+        """Epoch of the peer's newest statement."""
+
+    def pull(self, request: peer_pb2.PullRequest, timeout: float) -> AsyncGenerator[bytes, None]:
+        """The raw messages of one answer. Raises PeerError (or a subclass) for every failure."""
+
+    def blame(self, error: PeerError) -> None:
+        """A pull failed, and it was the peer's doing: `status` says why."""
+
+    def absolve(self) -> None:
+        """A pull ended well: `status` has nothing to say any more."""
+
+
+Holder = tuple[Source, CatalogView]
