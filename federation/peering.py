@@ -112,7 +112,7 @@ class OwnConfig(_Section):
 
 
 _Names = Annotated[tuple[str, ...], Field(strict=False, max_length=NAMES_MAX)]
-_Addresses = Annotated[tuple[str, ...], Field(strict=False, max_length=GATEWAYS_MAX)]
+_Addresses = Annotated[tuple[str, ...], Field(strict=False)]
 
 
 class PeerConfig(_Section):
@@ -149,6 +149,10 @@ class PeerConfig(_Section):
     @field_validator("addresses")
     @classmethod
     def _good_addresses(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if len(value) > GATEWAYS_MAX:
+            raise ValueError(
+                f"{len(value)} addresses are more than {GATEWAYS_MAX}: a group has at most so many gateways"
+            )
         found = tuple(map(check_peer_address, value))
         lower = [address.lower() for address in found]
         if twice := sorted({address for address in lower if lower.count(address) > 1}):
@@ -206,6 +210,8 @@ class GroupLike(Protocol):
     def name(self) -> str: ...
     @property
     def namespaces(self) -> Mapping[str, Envelope]: ...
+    @property
+    def peer_addresses(self) -> frozenset[str]: ...
 
 
 class Peering(_Section):
@@ -259,7 +265,8 @@ class Peering(_Section):
         """Checks this file against the group's own, and says what is shared with whom.
 
         Raises:
-            ConfigError: it is another group's file, or names a namespace that group.toml has not.
+            ConfigError: it is another group's file, has this very gateway's address for a peer's, or names a
+                namespace that group.toml has not.
         """
         problems: list[tuple[tuple[str | int, ...], str]] = []
         if self.own.group != group.name:
@@ -270,6 +277,16 @@ class Peering(_Section):
                 )
             )
         for index, peer in enumerate(self.peers):
+            field = "addresses" if peer.addresses else "address"
+            problems += [
+                (
+                    ("peers", index, field),
+                    f"{address} is this group's own gateway (listen and port_base + 2 of group.toml), and "
+                    f'not one of "{peer.name}": write that peer\'s',
+                )
+                for address in peer.gateways
+                if address.lower() in group.peer_addresses
+            ]
             for field, names in (("export", peer.exports), ("import", peer.imports)):
                 problems += [
                     (("peers", index, field), _unknown(name, group.namespaces))
