@@ -28,6 +28,7 @@ from federation.peers.load import LoadMeter
 from federation.peers.setup import Setup
 from federation.peers.side import PeerSide, peer_side
 from federation.peers.spawn import Spawner
+from federation.pool import PoolWatch, has_places
 from federation.purge import Purge
 from federation.status import Problems, StatusReport
 from federation.timeouts import unless
@@ -100,9 +101,13 @@ class Gateway:
         """
         config, serving = self._config, None
         leading = self._leading
+        admin = AdminClient(config.admin_url, ADMIN_SECONDS)
+        pool = None
+        if self._member and has_places(config):
+            pool = PoolWatch(config, leading, admin, self._is_elsewhere)
         with StderrWatch(self._refusals):
             try:
-                if not await unless(stop, leading.start()):
+                if not await unless(stop, leading.start(pool.look if pool else None)):
                     return
                 epoch = leading.epoch if leading.valid() else None
                 if self._member and self._spawner:
@@ -113,18 +118,19 @@ class Gateway:
                 store = await connect_store(config, stop)
                 if store is None:
                     return
-                admin = AdminClient(config.admin_url, ADMIN_SECONDS)
                 try:
-                    await self._serve(stop, store, admin)
+                    await self._serve(stop, store, admin, pool)
                 finally:
-                    await admin.close()
                     await asyncio.to_thread(store.close)
             finally:
                 if serving:
                     await serving.close()
                 await leading.end()
+                await admin.close()
 
-    async def _serve(self, stop: asyncio.Event, store: StoreClient, admin: AdminClient) -> None:
+    async def _serve(
+        self, stop: asyncio.Event, store: StoreClient, admin: AdminClient, pool: PoolWatch | None
+    ) -> None:
         config, limits, member = self._config, self._limits, self._member
         peers, serving, holdings = self._peers, self._serving, self._holdings
         journal = Journal(config.journal_dir, limits.journal_bytes_max)
@@ -205,6 +211,8 @@ class Gateway:
             self._start(self._leading.run(self._lead, self._follow))
             if self._follower:
                 self._start(self._follower.run())
+            if pool:
+                self._start(pool.run())
             await endpoints.ready()
             log.info("group %s serves: %s", config.name, self._leading.role)
             await stop.wait()
@@ -259,6 +267,7 @@ class Gateway:
             credentials=self._inner_credentials("client"),
             on_problem=self._problem,
         )
+        follower.bar(self._leading.barred)
         if not self._leading.valid():
             follower.follow()
         return follower
@@ -292,6 +301,12 @@ class Gateway:
             self._peers.sessions.hurry()  # it notices, and is silent
         if self._follower:
             self._follower.follow()
+
+    def _is_elsewhere(self, why: str) -> None:
+        """What there is to say against this place's pool; "" for nothing."""
+        self._leading.bar(why)
+        if self._follower:
+            self._follower.bar(why)
 
     # Small wiring
 

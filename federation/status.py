@@ -132,8 +132,11 @@ class StatusReport:
         }
 
     def _now_wrong(self, now: float) -> list[str]:
-        nobody_leads = self._leading.problem(now) if self._side else ""
-        return [nobody_leads] if nobody_leads else []
+        if self._side is None:
+            return []
+        barred = self._leading.barred
+        elsewhere = f"this gateway neither leads nor follows: {barred}" if barred else ""
+        return [said for said in (elsewhere, self._leading.problem(now)) if said]
 
     def _leads(self) -> dict[str, Any]:
         terms = self._leading

@@ -277,6 +277,20 @@ async def test_a_leader_that_cannot_be_reached_is_a_problem_after_a_while(
     await wait_for_async(lambda: "needs mTLS" in str(state(bench.b)["error"]), 5, "the reason")
 
 
+async def test_a_place_of_another_pool_copies_and_tells_nothing(bench: Bench) -> None:
+    bench.lead(bench.a)
+    await copied(bench.b)
+    bench.b.follower.bar("another pool")
+    await wait_for_async(lambda: bench.a.group.followers == [], 5, "the end of its stream")
+    await bench.a.write("of a")
+    await bench.b.write("of b")
+    await wait_for_async(lambda: state(bench.b)["error"] == "another pool", 5, "why, in status")
+    assert (bench.a.keys(), bench.b.keys()) == ({"of a"}, {"of b"})
+    bench.b.follower.bar("")
+    await copied(bench.b, "of a", "of b")
+    await copied(bench.a, "of a", "of b")
+
+
 async def test_a_follower_that_asks_anew_takes_the_place_of_its_stream(bench: Bench) -> None:
     bench.lead(bench.a)
     await wait_for_async(lambda: bench.a.group.followers == ["b"], 5, "its stream")
