@@ -64,13 +64,16 @@ class Endpoints:
     async def serve_engines(
         self, config: GroupFile, service: EngineService, group: GroupService, admin: AdminService
     ) -> None:
-        """Listens for engines, followers and the command line on this host.
+        """Listens for engines and the command line on this host; for followers too, where they have no other
+        way: a socket does not tell a gateway from an engine.
 
         Raises:
             MoonmeshError: the socket cannot be had.
         """
-        server = self._engine_server(config, service, group)
+        server = self._engine_server(config, service)
         server.add_generic_rpc_handlers((admin.handlers(),))
+        if not config.gateway.engines_tcp:
+            server.add_generic_rpc_handlers((group.handlers(),))
         # Until `ready`: a new servicer says SERVING.
         await self._health.set("", health_pb2.HealthCheckResponse.NOT_SERVING)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
@@ -97,11 +100,15 @@ class Endpoints:
             MoonmeshError: the address cannot be had.
         """
 
+        def gateway(context: Any) -> bool:
+            return credentials.is_gateway(context.auth_context())
+
         def inside(context: Any) -> bool:
-            return credentials.is_engine(context.auth_context())
+            return credentials.is_engine(context.auth_context()) or gateway(context)
 
         address = f"{config.host}:{config.ports.engines_tcp}"
-        server = self._engine_server(config, service.only_for(inside), group.only_for(inside))
+        server = self._engine_server(config, service.only_for(inside))
+        server.add_generic_rpc_handlers((group.only_for(gateway).handlers(),))
         await self._start(server, address, credentials.server_credentials())
 
     async def ready(self) -> None:
@@ -116,9 +123,7 @@ class Endpoints:
         """Closes all servers; calls under way have a grace of `STOP_SECONDS`."""
         await asyncio.gather(*(server.stop(STOP_SECONDS) for server in self._servers))
 
-    def _engine_server(
-        self, config: GroupFile, service: EngineService, group: GroupService
-    ) -> grpc.aio.Server:
+    def _engine_server(self, config: GroupFile, service: EngineService) -> grpc.aio.Server:
         limit = config.limits.control_message_bytes_max
         server = grpc.aio.server(
             options=[
@@ -127,7 +132,7 @@ class Endpoints:
                 ("grpc.max_receive_message_length", limit),
             ]
         )
-        server.add_generic_rpc_handlers((service.handlers(), group.handlers()))
+        server.add_generic_rpc_handlers((service.handlers(),))
         return server
 
     async def _start(

@@ -9,7 +9,7 @@ import random
 import signal
 import time
 from collections.abc import Coroutine, Sequence
-from typing import Any, Literal
+from typing import Any
 
 from federation.admin_service import AdminService
 from federation.config import GroupFile
@@ -73,6 +73,7 @@ class Gateway:
         names = [peer.name for peer in member.peering.peers] if member else []
         self._guards = make_guards(config, names, random.Random(), os.environ)
         self._refusals = RefusalLog()
+        self._dialled = RefusalLog()
         self._problems = Problems()
         self._background: list[asyncio.Task[None]] = []
         self._peers: PeerSide | None = None
@@ -105,7 +106,7 @@ class Gateway:
         pool = None
         if self._member and has_places(config):
             pool = PoolWatch(config, leading, admin, self._is_elsewhere)
-        with StderrWatch(self._refusals):
+        with StderrWatch(self._refusals, dialled=self._dialled, listens=config.gateway.engines_tcp):
             try:
                 if not await unless(stop, leading.start(pool.look if pool else None)):
                     return
@@ -136,9 +137,9 @@ class Gateway:
         journal = Journal(config.journal_dir, limits.journal_bytes_max)
         ledger = Ledger(holdings, journal, self._wrote)
         listings = Listings(ledger, admin, limits, self._problem)
-        inner = self._inner_credentials("server")
+        inner = self._inner_credentials()
         if member:
-            self._follower = self._make_follower(ledger, listings)
+            self._follower = self._make_follower(ledger, listings, inner)
         staging = Staging(
             bytes_max=limits.staging_bytes,
             hold=limits.staging_hold_ms / 1000,
@@ -186,6 +187,7 @@ class Gateway:
             },
             problems=self._problems,
             refusals=self._refusals,
+            dialled=self._dialled,
             peers=peers,
             serving=serving,
         )
@@ -256,7 +258,9 @@ class Gateway:
             on_problem=self._problem,
         )
 
-    def _make_follower(self, ledger: Ledger, listings: Listings) -> Follower:
+    def _make_follower(
+        self, ledger: Ledger, listings: Listings, inner: EngineCredentials | None
+    ) -> Follower:
         follower = Follower(
             self._leading,
             ledger,
@@ -264,7 +268,7 @@ class Gateway:
             self._shared,
             self._limits,
             list_blocks=listings.correct,
-            credentials=self._inner_credentials("client"),
+            credentials=inner,
             on_problem=self._problem,
         )
         follower.bar(self._leading.barred)
@@ -272,12 +276,12 @@ class Gateway:
             follower.follow()
         return follower
 
-    def _inner_credentials(self, side: Literal["server", "client"]) -> EngineCredentials | None:
+    def _inner_credentials(self) -> EngineCredentials | None:
         """For what comes, or goes, to other hosts of the group; None where nothing does."""
         if not self._config.gateway.engines_tcp or self._member is None:
             return None
         folder = self._member.peering.own.credentials
-        return load_engine_credentials(folder, self._config.name, side)
+        return load_engine_credentials(folder, self._config.name, "server")
 
     # What happens by itself
 

@@ -15,6 +15,7 @@ from federation.following.follower import Follower
 from federation.following.leader import GroupService
 from federation.leading import Leading
 from federation.peers.child import ServingProcess
+from federation.peers.gateways import NOT_YET
 from federation.peers.side import PeerSide
 from federation.transfer.puller import Puller
 from federation.transfer.staging import Staging
@@ -24,6 +25,8 @@ from local_group.holdings import Holdings
 from local_group.store import StoreClient
 
 PROBLEMS_MAX = 16
+NOT_GREETED = "not greeted from here: the gateway that leads this group does that"
+"""Why a follower has nothing to say of its way to a peer that it has not asked for anything."""
 REFRESH_SECONDS = 0.3
 """How long a question for the status waits for the serving process's newest numbers."""
 
@@ -66,6 +69,7 @@ class StatusReport:
         queues: Mapping[str, Callable[[], int]],
         problems: Problems,
         refusals: RefusalLog,
+        dialled: RefusalLog,
         peers: PeerSide | None,
         serving: ServingProcess | None,
     ) -> None:
@@ -80,6 +84,7 @@ class StatusReport:
         self._queues = queues
         self._problems = problems
         self._refusals = refusals
+        self._dialled = dialled
         self._side = peers
         self._serving = serving
         self._started_at = time.monotonic()
@@ -104,6 +109,7 @@ class StatusReport:
             "gossip": self._gossip(now),
             "serving": self._serving.status() if self._serving else None,
             "refused": [asdict(entry) for entry in self._refusals.entries()],
+            "not_connected": [asdict(entry) for entry in self._dialled.entries()],
             "namespaces": {
                 names.get(fingerprint, fingerprint.hex()): {"held": held}
                 for fingerprint, held in self._holdings.namespaces()
@@ -146,6 +152,7 @@ class StatusReport:
             "role": role if self._side else "alone",
             "member": terms.member,
             "leader": None if known is None else asdict(known),
+            "barred": terms.barred,
             "followers": self._group.followers,
             "following": self._follower.status() if self._follower else None,
         }
@@ -184,9 +191,11 @@ class StatusReport:
                 {
                     "name": peer.name,
                     "address": link.address,
-                    "gateways": link.status(),
+                    "gateways": [
+                        {**each, "reason": self._reason(each["reason"])} for each in link.status()
+                    ],
                     "state": peer.state.value,
-                    "reason": link.reason,
+                    "reason": self._reason(link.reason),
                     "breaker": link.breaker_state(now),
                     "guards": {
                         "outgoing": side.guards[peer.name].outgoing.status(now),
@@ -208,6 +217,10 @@ class StatusReport:
                 }
             )
         return out
+
+    def _reason(self, why: str) -> str:
+        """Why a peer is not reached, as a follower may say it."""
+        return NOT_GREETED if why == NOT_YET and not self._leading.valid() else why
 
 
 def _quarantine(held: Quarantine | None, now: float) -> dict[str, Any] | None:

@@ -63,7 +63,7 @@ class Follower:
     Args:
         namespaces: fingerprints whose blocks are of interest to any peer.
         list_blocks: takes out of the holdings what Mooncake has no more.
-        credentials: the engines' half of the group's mTLS, for a leader on another host; None where
+        credentials: the gateways' half of the group's inner mTLS, for a leader on another host; None where
             `engines_tcp` is not set.
         on_problem: told what an operator has to know.
     """

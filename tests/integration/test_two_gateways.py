@@ -13,6 +13,7 @@ from typing import Any
 import psutil
 import pytest
 
+from federation.status import NOT_GREETED
 from tests.support.federation import Federation, read, write
 from tests.support.groups import moonmesh
 from tests.support.timing import Timed
@@ -90,12 +91,15 @@ def keys_of(what: str, count: int = 4) -> list[str]:
 
 def test_both_gateways_serve_their_engines(east: East) -> None:
     leader, follower = east.leader(), east.follower()
+    assert east.peer(follower, "west")["reason"] in (NOT_GREETED, ""), "it waits for no connection"
+    assert east.peer(leader, "west")["reason"] == ""
     write(east.engines["west"], keys_of("of west"))
     write(east.engines[leader], keys_of("by the leader"))
     write(east.engines[follower], keys_of("by the follower"))
     east.pulls(follower, keys_of("of west"))
     east.pulls("west", keys_of("by the leader"))
     east.pulls("west", keys_of("by the follower"))
+    assert east.peer(follower, "west")["reason"] == "", "it has pulled from it"
     said = moonmesh("status", "-c", east.groups[follower].path).stdout
     assert "follows " in said, said
 

@@ -27,15 +27,20 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]
         dram="32 MiB",
         places={WRONG: "east"},
         own={WRONG: {"stores": {"count": 0}}, "east": {"coordination": {"backend": "etcd"}}},
-        alive=False,
+        absent=(WRONG,),
     )
     path = made.folder / WRONG / "group.toml"
     text = path.read_text()
     ours, theirs = (f"127.0.0.1:{made.ports[name]}" for name in ("east", "west"))
     assert text.count(f'address = "{ours}"') == 1
     path.write_text(text.replace(f'address = "{ours}"', f'address = "{theirs}"'))
+    wrong = RunningGroup(path)
     with made:
-        yield made
+        made.groups[WRONG] = wrong
+        try:
+            yield made
+        finally:
+            wrong.down()
 
 
 def leading(federation: Federation, place: str) -> dict[str, Any]:
@@ -57,6 +62,12 @@ def test_a_place_with_the_master_of_another_group_follows_and_leads_nothing(
     engine, peer = federation.store(RIGHT), federation.store("west")
     keys = [f"own/{index}" for index in range(4)]
     write(engine, keys)
+    up = moonmesh("up", "--detach", "-c", federation.groups[WRONG].path)
+    assert up.returncode == 1, up.stdout
+    told = " ".join(up.stderr.split())
+    assert (
+        'group "east" runs here, and peers hear nothing of it: this gateway neither leads' in told
+    )
 
     def refused() -> bool:
         return any("neither leads nor follows" in said for said in problems(federation))
@@ -67,7 +78,8 @@ def test_a_place_with_the_master_of_another_group_follows_and_leads_nothing(
     assert f"which leads with the master {ours}: no store is in both" in said
     assert "correct [master] address" in said
     shown = moonmesh("status", "-c", federation.groups[WRONG].path)
-    assert "neither leads nor follows" in " ".join(shown.stdout.split())
+    assert shown.returncode == 1
+    assert " ".join(shown.stdout.split()).count("neither leads nor follows: the master of") == 1
     assert leading(federation, RIGHT)["followers"] == []
     epoch = federation.status(RIGHT)["epoch"]
     # The leader is gone for longer than a lease: this place could, and must not.

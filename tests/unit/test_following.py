@@ -332,6 +332,9 @@ async def test_only_so_many_follow_and_only_the_groups_own(bench: Bench) -> None
     assert await refused(bench.a.group, later) is grpc.StatusCode.FAILED_PRECONDITION
     assert await refused(bench.a.group, b"\xff") is grpc.StatusCode.INVALID_ARGUMENT
     assert await refused(bench.a.group, bytes(2000)) is grpc.StatusCode.INVALID_ARGUMENT
+    for name in ("", "a\x1b[2J"):
+        unnamed = group_pb2.FollowRequest(member=name, epoch=1).SerializeToString()
+        assert await refused(bench.a.group, unnamed) is grpc.StatusCode.INVALID_ARGUMENT
     async with grpc.aio.insecure_channel(bench.a.address) as channel:
         calls = []
         for index in range(GATEWAYS_MAX - 1):
