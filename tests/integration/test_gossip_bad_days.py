@@ -1,4 +1,5 @@
 """Five real groups on bad days: one runs twice, loses its disk or its key, is cut off one way, or is frozen.
+On one host with a proxy between two of them, and on five, where root can make them.
 
 What is asserted is what the others say of it in `moonmesh status --json`, and each test ends with all well.
 """
@@ -12,6 +13,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -24,6 +26,7 @@ from local_group.lifecycle import prepare
 from tests.support.coordination import Process
 from tests.support.federation import NAMESPACE, Federation, read, write
 from tests.support.groups import RunningGroup, environment, moonmesh, write_group
+from tests.support.hosts import PROBLEM, Hosts
 from tests.support.line import Line
 from tests.support.wait import wait_for
 
@@ -37,25 +40,36 @@ DOWN_AFTER_S = 12 * HELLO_S
 Said = dict[str, Any]
 
 
-@pytest.fixture(scope="module")
-def line_and_five(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Line, Federation]]:
-    five = Federation(
-        tmp_path_factory.mktemp("five"),
-        NAMES,
-        dram="16 MiB",
-        own={"elm": {"coordination": {"backend": "etcd"}}},
-    )
-    with Line(five, "birch", "cedar") as line, five:
+@pytest.fixture(scope="module", params=["one host", "namespaces"])
+def line_and_five(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Line | Hosts, Federation]]:
+    if request.param == "namespaces" and PROBLEM is not None:
+        pytest.skip(PROBLEM[0])
+    folder = tmp_path_factory.mktemp("five")
+    with ExitStack() as stack:
+        hosts = None
+        if request.param == "namespaces":
+            hosts = stack.enter_context(Hosts(NAMES, folder))
+        five = Federation(
+            folder,
+            NAMES,
+            dram="16 MiB",
+            own={"elm": {"coordination": {"backend": "etcd"}}},
+            hosts=hosts,
+        )
+        line = hosts or stack.enter_context(Line(five, "birch", "cedar"))
+        stack.enter_context(five)
         yield line, five
 
 
 @pytest.fixture
-def five(line_and_five: tuple[Line, Federation]) -> Federation:
+def five(line_and_five: tuple[Line | Hosts, Federation]) -> Federation:
     return line_and_five[1]
 
 
 @pytest.fixture
-def line(line_and_five: tuple[Line, Federation]) -> Line:
+def line(line_and_five: tuple[Line | Hosts, Federation]) -> Line | Hosts:
     return line_and_five[0]
 
 
@@ -168,11 +182,13 @@ class Zombie:
     """A second gateway of a group, with its keys and a copy of what it had on the disk."""
 
     def __init__(self, five: Federation, name: str, folder: Path) -> None:
+        self._inside = five.inside(name)
         self.config = load_group(
             write_group(
                 folder,
                 name,
                 five.ports[name],
+                host=five.host(name),
                 # The same Mooncake, and the same port at another address: for the peers that is the
                 # same group, and they hear it because it greets them.
                 gateway={
@@ -191,7 +207,14 @@ class Zombie:
     def __enter__(self) -> Zombie:
         with (self.config.log_dir / "gateway.log").open("wb") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "federation.gateway_process", "-c", str(self._path)],
+                [
+                    *self._inside,
+                    sys.executable,
+                    "-m",
+                    "federation.gateway_process",
+                    "-c",
+                    str(self._path),
+                ],
                 env=environment(),
                 stdout=log,
                 stderr=log,
@@ -208,7 +231,7 @@ class Zombie:
         self._process.wait()
 
 
-def test_a_line_that_is_cut_one_way(five: Federation, line: Line) -> None:
+def test_a_line_that_is_cut_one_way(five: Federation, line: Line | Hosts) -> None:
     birch, cedar = five.store("birch"), five.store("cedar")
     keys = [f"cut-{i}" for i in range(4)]
     write(cedar, keys)
@@ -347,7 +370,7 @@ def test_a_leader_that_was_frozen_past_its_lease(five: Federation) -> None:
     wait_until_well(five)
     elm, all_others = five.groups["elm"], others("elm")
     epoch, pid = five.status("elm")["epoch"], elm.pid("gateway")
-    rival = Process(elm.path, "rival", "--idle")
+    rival = Process(elm.path, "rival", "--idle", inside=five.inside("elm"))
     try:
         wait_for(lambda: rival.all("started"), 20, "another gateway that wants to lead")
         with Watching(five, "elm", all_others) as seen:
