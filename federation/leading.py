@@ -175,16 +175,18 @@ class Leading:
             return self._term.epoch
 
     async def leader(self) -> Leader | None:
-        """Who leads, as far as is known; None also for one whose term is older than another known one."""
+        """Who else leads, as far as is known. Not one whose term is older than another that is known, nor
+        this gateway itself."""
         try:
             found = await self._coordination.leader()
         except CoordinationError:
             found = None
-        if found is not None and found.epoch < self.newest:
-            found = None
+        if found is not None:
+            older, self._newest = found.epoch < self.newest, max(self._newest, found.epoch)
+            if older or found.member == self.member:  # itself, in a term that is over
+                found = None
         self._known = found
         if found is not None:
-            self._newest = found.epoch
             self._leaderless_since = None
         elif self._leaderless_since is None:
             self._leaderless_since = time.monotonic()

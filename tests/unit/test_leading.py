@@ -21,10 +21,10 @@ from tests.support.wait import wait_for_async
 class Gateway:
     """One gateway's terms, with what was told of them."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, port_base: int = 24000) -> None:
         self.problems: list[str] = []
         self.told: list[tuple[str, int]] = []
-        path = write_group(folder, port_base=24000)
+        path = write_group(folder, port_base=port_base)
         self.terms = Leading(load_group(path), self.problems.append)
         self.running: asyncio.Task[None] | None = None
 
@@ -69,8 +69,9 @@ async def test_a_second_one_follows_until_the_first_is_gone(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, impatient: None
 ) -> None:
     caplog.set_level(logging.INFO)
-    one, two = Gateway(tmp_path), Gateway(tmp_path)
+    one, two = Gateway(tmp_path), Gateway(tmp_path, 24100)
     await one.terms.start()
+    assert await one.terms.leader() is None, "nobody else"
     await two.terms.start()
     assert "waiting for the term" in caplog.text
     two.run()
