@@ -164,6 +164,13 @@ class GroupFile(GroupConfig):
         return frozenset(e.fingerprint() for e in self.namespaces.values() if e.unattested)
 
     @property
+    def peer_addresses(self) -> frozenset[str]:
+        """`host:port` of this gateway for peers, in lower case; of one that listens everywhere, as far as
+        the file shows it."""
+        hosts = {self.gateway.listen} | ({self.host} if self.gateway.listen == "0.0.0.0" else set())
+        return frozenset(f"{host.lower()}:{self.ports.peers}" for host in hosts)
+
+    @property
     def trace_dir(self) -> Path:
         """Where this group's spans are written."""
         return self.data_dir / "traces"

@@ -70,13 +70,16 @@ class Endpoints:
         group: GroupService,
         admin: AdminService,
     ) -> None:
-        """Listens for engines, followers and the command line on this host.
+        """Listens for engines and the command line on this host; for followers too, where they have no other
+        way: a socket does not tell a gateway from an engine.
 
         Raises:
             MoonmeshError: the socket cannot be had.
         """
-        server = self._engine_server(config, service, router, group)
+        server = self._engine_server(config, service, router)
         server.add_generic_rpc_handlers((admin.handlers(),))
+        if not config.gateway.engines_tcp:
+            server.add_generic_rpc_handlers((group.handlers(),))
         # Until `ready`: a new servicer says SERVING.
         await self._health.set("", health_pb2.HealthCheckResponse.NOT_SERVING)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
@@ -104,13 +107,15 @@ class Endpoints:
             MoonmeshError: the address cannot be had.
         """
 
+        def gateway(context: Any) -> bool:
+            return credentials.is_gateway(context.auth_context())
+
         def inside(context: Any) -> bool:
-            return credentials.is_engine(context.auth_context())
+            return credentials.is_engine(context.auth_context()) or gateway(context)
 
         address = f"{config.host}:{config.ports.engines_tcp}"
-        server = self._engine_server(
-            config, service.only_for(inside), router.only_for(inside), group.only_for(inside)
-        )
+        server = self._engine_server(config, service.only_for(inside), router.only_for(inside))
+        server.add_generic_rpc_handlers((group.only_for(gateway).handlers(),))
         await self._start(server, address, credentials.server_credentials())
 
     async def ready(self) -> None:
@@ -126,11 +131,7 @@ class Endpoints:
         await asyncio.gather(*(server.stop(STOP_SECONDS) for server in self._servers))
 
     def _engine_server(
-        self,
-        config: GroupFile,
-        service: EngineService,
-        router: RouterService,
-        group: GroupService,
+        self, config: GroupFile, service: EngineService, router: RouterService
     ) -> grpc.aio.Server:
         limit = config.limits.control_message_bytes_max
         server = grpc.aio.server(
@@ -140,7 +141,7 @@ class Endpoints:
                 ("grpc.max_receive_message_length", limit),
             ]
         )
-        server.add_generic_rpc_handlers((service.handlers(), router.handlers(), group.handlers()))
+        server.add_generic_rpc_handlers((service.handlers(), router.handlers()))
         return server
 
     async def _start(

@@ -9,7 +9,7 @@ import random
 import signal
 import time
 from collections.abc import Coroutine, Sequence
-from typing import Any, Literal
+from typing import Any
 
 from federation.admin_service import AdminService
 from federation.config import GroupFile
@@ -30,6 +30,7 @@ from federation.peers.load import LoadMeter
 from federation.peers.setup import Setup
 from federation.peers.side import PeerSide, peer_side
 from federation.peers.spawn import Spawner
+from federation.pool import PoolWatch, has_places
 from federation.purge import Purge
 from federation.status import Problems, StatusReport
 from federation.timeouts import unless
@@ -76,6 +77,7 @@ class Gateway:
         names = [peer.name for peer in member.peering.peers] if member else []
         self._guards = make_guards(config, names, random.Random(), os.environ)
         self._refusals = RefusalLog()
+        self._dialled = RefusalLog()
         self._problems = Problems()
         self._background: list[asyncio.Task[None]] = []
         self._peers: PeerSide | None = None
@@ -106,9 +108,13 @@ class Gateway:
         """
         config, serving = self._config, None
         leading = self._leading
-        with StderrWatch(self._refusals):
+        admin = AdminClient(config.admin_url, ADMIN_SECONDS)
+        pool = None
+        if self._member and has_places(config):
+            pool = PoolWatch(config, leading, admin, self._is_elsewhere)
+        with StderrWatch(self._refusals, dialled=self._dialled, listens=config.gateway.engines_tcp):
             try:
-                if not await unless(stop, leading.start()):
+                if not await unless(stop, leading.start(pool.look if pool else None)):
                     return
                 epoch = leading.epoch if leading.valid() else None
                 if self._member and self._spawner:
@@ -119,18 +125,19 @@ class Gateway:
                 store = await connect_store(config, stop)
                 if store is None:
                     return
-                admin = AdminClient(config.admin_url, ADMIN_SECONDS)
                 try:
-                    await self._serve(stop, store, admin)
+                    await self._serve(stop, store, admin, pool)
                 finally:
-                    await admin.close()
                     await asyncio.to_thread(store.close)
             finally:
                 if serving:
                     await serving.close()
                 await leading.end()
+                await admin.close()
 
-    async def _serve(self, stop: asyncio.Event, store: StoreClient, admin: AdminClient) -> None:
+    async def _serve(
+        self, stop: asyncio.Event, store: StoreClient, admin: AdminClient, pool: PoolWatch | None
+    ) -> None:
         config, limits, member = self._config, self._limits, self._member
         peers, serving, holdings = self._peers, self._serving, self._holdings
         naming = config.naming
@@ -153,9 +160,9 @@ class Gateway:
         events = KvEvents.of(
             config, self._exported, ledger, admin, rescan=self._lost.set, on_problem=self._problem
         )
-        inner = self._inner_credentials("server")
+        inner = self._inner_credentials()
         if member:
-            self._follower = self._make_follower(ledger, listings)
+            self._follower = self._make_follower(ledger, listings, inner)
         staging = Staging(
             bytes_max=limits.staging_bytes,
             hold=limits.staging_hold_ms / 1000,
@@ -221,6 +228,7 @@ class Gateway:
             problems=self._problems,
             refusals=self._refusals,
             unmatched=lambda: listings.unmatched,
+            dialled=self._dialled,
             peers=peers,
             serving=serving,
         )
@@ -253,6 +261,8 @@ class Gateway:
             self._start(self._leading.run(self._lead, self._follow))
             if self._follower:
                 self._start(self._follower.run())
+            if pool:
+                self._start(pool.run())
             await endpoints.ready()
             log.info("group %s serves: %s", config.name, self._leading.role)
             await stop.wait()
@@ -296,7 +306,9 @@ class Gateway:
             on_problem=self._problem,
         )
 
-    def _make_follower(self, ledger: Ledger, listings: Listings) -> Follower:
+    def _make_follower(
+        self, ledger: Ledger, listings: Listings, inner: EngineCredentials | None
+    ) -> Follower:
         follower = Follower(
             self._leading,
             ledger,
@@ -304,19 +316,20 @@ class Gateway:
             self._shared,
             self._limits,
             list_blocks=listings.correct,
-            credentials=self._inner_credentials("client"),
+            credentials=inner,
             on_problem=self._problem,
         )
+        follower.bar(self._leading.barred)
         if not self._leading.valid():
             follower.follow()
         return follower
 
-    def _inner_credentials(self, side: Literal["server", "client"]) -> EngineCredentials | None:
+    def _inner_credentials(self) -> EngineCredentials | None:
         """For what comes, or goes, to other hosts of the group; None where nothing does."""
         if not self._config.gateway.engines_tcp or self._member is None:
             return None
         folder = self._member.peering.own.credentials
-        return load_engine_credentials(folder, self._config.name, side)
+        return load_engine_credentials(folder, self._config.name, "server")
 
     # What happens by itself
 
@@ -340,6 +353,12 @@ class Gateway:
             self._peers.sessions.hurry()  # it notices, and is silent
         if self._follower:
             self._follower.follow()
+
+    def _is_elsewhere(self, why: str) -> None:
+        """What there is to say against this place's pool; "" for nothing."""
+        self._leading.bar(why)
+        if self._follower:
+            self._follower.bar(why)
 
     # Small wiring
 

@@ -8,12 +8,14 @@ seconds they pull nothing from it.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from federation.config import GroupFile
 from federation.counters import counters
+from federation.timeouts import timeout
 from local_group.coordination.base import Coordination, Leader, Term
 from local_group.coordination.connect import connect_coordination
 from local_group.process_errors import CoordinationError, Fenced
@@ -23,6 +25,8 @@ log = logging.getLogger("moonmesh.gateway")
 FIRST_TERM_S = 1.0
 """Seconds for which a start waits for the first term: it takes some ms where no other gateway leads. After
 that the gateway is ready all the same, as a follower."""
+FIRST_LOOK_S = 2.0
+"""Seconds for what is looked at before the first campaign; it takes some ms, or coordination is gone."""
 LEADERLESS_S = 10.0
 """Seconds without a leader, after which that is a problem: a takeover is none."""
 AGAIN_S = 5.0
@@ -46,6 +50,9 @@ class Leading:
         self._term: Term | None = None
         self._campaign: asyncio.Task[Term] | None = None
         self._raising = asyncio.Lock()
+        self._barred = ""
+        self._may_stand = asyncio.Event()
+        self._may_stand.set()
         self._known: Leader | None = None
         self._newest = 0
         self._leaderless_since: float | None = None
@@ -64,15 +71,26 @@ class Leading:
         """For people."""
         if self.valid():
             return f"leads in epoch {self.epoch}"
+        if self._barred:
+            return "neither leads nor follows"
         return "follows" if self._known else "waits for a leader"
 
-    async def start(self) -> None:
-        """Begins to campaign; returns once it leads, or after `FIRST_TERM_S`.
+    async def start(self, look: Callable[[], Awaitable[None]] | None = None) -> None:
+        """Begins to campaign; returns once it leads, or after `FIRST_TERM_S`, or at once where it must not.
+
+        Args:
+            look: done before, and may `bar` this gateway; it has `FIRST_LOOK_S`.
 
         Raises:
             CoordinationError: it can never lead.
         """
         await self._coordination.start()
+        if look is not None:
+            with contextlib.suppress(asyncio.TimeoutError):
+                async with timeout(FIRST_LOOK_S):
+                    await look()
+        if self._barred:
+            return
         campaign = self._stand()
         await asyncio.wait({campaign}, timeout=FIRST_TERM_S)
         if not campaign.done():
@@ -87,20 +105,52 @@ class Leading:
             lead: called when a term begins, but for one that was there after `start`; gets its epoch.
             follow: called when a term is over; gets its epoch.
         """
+        if self._term is None:
+            await self._win()
+            lead(self.epoch)
         while True:
-            if self._campaign is not None:
-                try:
-                    self._won(await asyncio.shield(self._campaign))
-                except CoordinationError as error:
-                    # What it serves does not need a term, so it goes on.
-                    self._on_problem(f"this gateway cannot lead: {error}")
-                    await asyncio.sleep(AGAIN_S)
-                    self._stand()
-                    continue
-                lead(self.epoch)
             await self.lost()
             follow(self.epoch)
-            self._stand()
+            await self._win()
+            lead(self.epoch)
+
+    async def _win(self) -> None:
+        """Returns once this gateway leads, which it does not while it is barred."""
+        while True:
+            await self._may_stand.wait()
+            campaign = self._campaign or self._stand()
+            await asyncio.wait({campaign})
+            self._campaign = None
+            if campaign.cancelled():  # it was barred
+                continue
+            try:
+                term = campaign.result()
+            except CoordinationError as error:
+                # What it serves does not need a term, so it goes on.
+                self._on_problem(f"this gateway cannot lead: {error}")
+                await asyncio.sleep(AGAIN_S)
+                continue
+            if self._may_stand.is_set():
+                self._won(term)
+                return
+            await self._coordination.resign(term)  # won in the very moment
+
+    def bar(self, why: str) -> None:
+        """This gateway must not lead, and why; "" when it may again. A term that it has goes on."""
+        if why and not self._barred:
+            log.warning("this gateway does not stand for its group: %s", why)
+        self._barred = why
+        if not why:
+            self._may_stand.set()
+            return
+        self._may_stand.clear()
+        if self._campaign is not None:
+            self._campaign.cancel()
+
+    @property
+    def barred(self) -> str:
+        """Why this gateway must not lead; "" if it may."""
+        return "" if self.valid() else self._barred
 
     async def lost(self) -> None:
         """Returns once the term is over, and no other one of this gateway has followed it."""
@@ -125,16 +175,18 @@ class Leading:
             return self._term.epoch
 
     async def leader(self) -> Leader | None:
-        """Who leads, as far as is known; None also for one whose term is older than another known one."""
+        """Who else leads, as far as is known. Not one whose term is older than another that is known, nor
+        this gateway itself."""
         try:
             found = await self._coordination.leader()
         except CoordinationError:
             found = None
-        if found is not None and found.epoch < self.newest:
-            found = None
+        if found is not None:
+            older, self._newest = found.epoch < self.newest, max(self._newest, found.epoch)
+            if older or found.member == self.member:  # itself, in a term that is over
+                found = None
         self._known = found
         if found is not None:
-            self._newest = found.epoch
             self._leaderless_since = None
         elif self._leaderless_since is None:
             self._leaderless_since = time.monotonic()
@@ -159,6 +211,24 @@ class Leading:
             "nobody is known to lead this group: peers hear nothing new of it, and pull nothing from it "
             "after some seconds; see docs/operations.md, who leads"
         )
+
+    async def publish(self, key: str, value: bytes) -> None:
+        """Writes a value of the group's small configuration, which all its gateways see.
+
+        Raises:
+            CoordinationError: it does not lead, or the value cannot be stored.
+        """
+        if self._term is None:
+            raise Fenced("this gateway does not lead its group")
+        await self._coordination.put(key, value, self._term)
+
+    async def published(self, key: str) -> bytes | None:
+        """What a leader has published.
+
+        Raises:
+            CoordinationError: it cannot be read now.
+        """
+        return await self._coordination.get(key)
 
     async def end(self) -> None:
         """Gives up the term, if there is one."""

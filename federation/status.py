@@ -15,6 +15,7 @@ from federation.following.follower import Follower
 from federation.following.leader import GroupService
 from federation.leading import Leading
 from federation.peers.child import ServingProcess
+from federation.peers.gateways import NOT_YET
 from federation.peers.side import PeerSide
 from federation.transfer.puller import Puller
 from federation.transfer.staging import Staging
@@ -24,6 +25,8 @@ from local_group.holdings import Holdings
 from local_group.store import StoreClient
 
 PROBLEMS_MAX = 16
+NOT_GREETED = "not greeted from here: the gateway that leads this group does that"
+"""Why a follower has nothing to say of its way to a peer that it has not asked for anything."""
 REFRESH_SECONDS = 0.3
 """How long a question for the status waits for the serving process's newest numbers."""
 
@@ -68,6 +71,7 @@ class StatusReport:
         problems: Problems,
         refusals: RefusalLog,
         unmatched: Callable[[], int],
+        dialled: RefusalLog,
         peers: PeerSide | None,
         serving: ServingProcess | None,
     ) -> None:
@@ -83,6 +87,7 @@ class StatusReport:
         self._problems = problems
         self._refusals = refusals
         self._unmatched = unmatched
+        self._dialled = dialled
         self._side = peers
         self._serving = serving
         self._started_at = time.monotonic()
@@ -107,6 +112,7 @@ class StatusReport:
             "gossip": self._gossip(now),
             "serving": self._serving.status() if self._serving else None,
             "refused": [asdict(entry) for entry in self._refusals.entries()],
+            "not_connected": [asdict(entry) for entry in self._dialled.entries()],
             "namespaces": {
                 names.get(fingerprint, fingerprint.hex()): {"held": held}
                 for fingerprint, held in self._holdings.namespaces()
@@ -138,8 +144,11 @@ class StatusReport:
         }
 
     def _now_wrong(self, now: float) -> list[str]:
-        nobody_leads = self._leading.problem(now) if self._side else ""
-        return [nobody_leads] if nobody_leads else []
+        if self._side is None:
+            return []
+        barred = self._leading.barred
+        elsewhere = f"this gateway neither leads nor follows: {barred}" if barred else ""
+        return [said for said in (elsewhere, self._leading.problem(now)) if said]
 
     def _leads(self) -> dict[str, Any]:
         terms = self._leading
@@ -149,6 +158,7 @@ class StatusReport:
             "role": role if self._side else "alone",
             "member": terms.member,
             "leader": None if known is None else asdict(known),
+            "barred": terms.barred,
             "followers": self._group.followers,
             "following": self._follower.status() if self._follower else None,
         }
@@ -193,9 +203,11 @@ class StatusReport:
                 {
                     "name": peer.name,
                     "address": link.address,
-                    "gateways": link.status(),
+                    "gateways": [
+                        {**each, "reason": self._reason(each["reason"])} for each in link.status()
+                    ],
                     "state": peer.state.value,
-                    "reason": link.reason,
+                    "reason": self._reason(link.reason),
                     "breaker": link.breaker_state(now),
                     "guards": {
                         "outgoing": side.guards[peer.name].outgoing.status(now),
@@ -217,6 +229,10 @@ class StatusReport:
                 }
             )
         return out
+
+    def _reason(self, why: str) -> str:
+        """Why a peer is not reached, as a follower may say it."""
+        return NOT_GREETED if why == NOT_YET and not self._leading.valid() else why
 
 
 def _quarantine(held: Quarantine | None, now: float) -> dict[str, Any] | None:

@@ -23,7 +23,7 @@ class PeerView:
     phi: float | None
     """Suspicion: -log10 of the chance that it is only late."""
     link: Link | None
-    """None: not known, since it was never heard or the federation is too large for a full mesh."""
+    """None: not known, since it is not heard at all or the federation is too large for a full mesh."""
     pullable: bool
     """Whether a pull from it has a chance."""
     quarantine: Quarantine | None
@@ -54,7 +54,8 @@ class PeerView:
             in_state_for=now - entry.since,
             heard_ago=silence,
             phi=None if silence is None else entry.arrivals.phi(silence),
-            link=entry.link if linked and said is not None else None,
+            # Of one that is silent altogether its last word says nothing of the way to it.
+            link=entry.link if linked and entry.state is PeerState.ALIVE else None,
             pullable=pullable,
             quarantine=entry.quarantine,
             witnesses=entry.witnesses,

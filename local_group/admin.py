@@ -52,6 +52,8 @@ class Segment:
     """Bytes."""
     status: str
     """`OK`, or Mooncake's word for what is wrong."""
+    id: str = ""
+    """Drawn for it when its store has given it; one master has it."""
 
     @property
     def ok(self) -> bool:
@@ -348,6 +350,7 @@ def _parse_segments(answer: Any, where: str) -> list[Segment]:
                 size=int(entry["size_bytes"]),
                 used=int(entry["allocator_used_bytes"] or 0),
                 status=str(entry["status"]),
+                id=str(entry["segment_id"]),
             )
             for entry in answer["segments"]
         ]

@@ -181,7 +181,7 @@ class StoresConfig(Section):
     master that runs elsewhere (`master.address`)."""
     dram: Annotated[Size, Field(validate_default=True)] = 0
     """Bytes of memory that each store gives to the pool: at least 16 MiB (Mooncake refuses less), at
-    most 16 TiB (more is a wrong unit). Required, unless `count` is 0."""
+    most 16 TiB (more is a wrong unit). Required, unless `count` is 0: then there is none."""
 
     @field_validator("dram")
     @classmethod
@@ -191,6 +191,10 @@ class StoresConfig(Section):
                 return value
             raise ValueError(
                 'is missing: add it, the memory that each store gives to the pool, such as "1 GiB"'
+            )
+        if info.data.get("count") == 0:
+            raise ValueError(
+                "is of each store, and count = 0 starts none here: remove dram, or set count to 1 or more"
             )
         if value < DRAM_MIN:
             raise ValueError(

@@ -33,7 +33,7 @@ def up(
     """Start a group: Mooncake's master and stores, and the gateway. ^C stops it.
 
     Mooncake runs without the gateway too: one that cannot start is told, and tried again for ever.
-    Exit code 0 only if all is ready.
+    Exit code 0 only if all is ready, and a gateway of the group leads it.
     """
     import asyncio
 
@@ -48,6 +48,8 @@ def up(
     if detach:
         if not supervise.detached(config, group, timeout):
             raise typer.Exit(1)
+        if group.gateway.enabled:
+            _must_be_led(group)
         return
     lock = None
     if lock_fd >= 0:
@@ -78,6 +80,7 @@ def status(
     import dataclasses
 
     from federation.cli import render
+    from federation.cli.leading import not_led
     from local_group.report import group_report
 
     group, error = find_group(config)
@@ -88,9 +91,12 @@ def status(
         gateway = render.gateway_status(group)
         if isinstance(gateway, str):
             problems.append(gateway)
+        elif why := not_led(gateway):
+            problems.append(why)
     if error is not None:
         problems.append(f"{config} cannot be used now: see the warning, or `moonmesh config check`")
-    report = dataclasses.replace(report, problems=problems)
+    phase = "degraded" if problems and report.phase == "ready" else report.phase
+    report = dataclasses.replace(report, phase=phase, problems=problems)
     if as_json:
         typer.echo(render.as_json(report, gateway))
     else:
@@ -119,6 +125,20 @@ def find_group(path: Path) -> tuple[GroupPlace, ConfigError | None]:
             raise error from None
         print_warning(f"{error}\n  going by its name and data_dir alone: {place.data_dir}")
         return place, error
+
+
+def _must_be_led(group: GroupFile) -> None:
+    """Raises GroupError if nobody leads, after a while: all else is ready, so the group runs on."""
+    from federation.cli.health import ask_status
+    from federation.cli.leading import await_leader
+    from local_group.process_errors import GroupError
+
+    if why := await_leader(ask_status, group.gateway_socket):
+        raise GroupError(
+            f'group "{group.name}" runs here, and peers hear nothing of it: {why}',
+            where=str(group.data_dir),
+            hint="`moonmesh status` shows when that is over; with Raft the first start needs all members",
+        )
 
 
 def beside_mooncake(group: GroupFile, path: Path) -> Sequence[ChildSpec]:

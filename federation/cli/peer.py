@@ -310,7 +310,10 @@ def _tell(folder: Path, targets: dict[str, Path], authority: Authority, days: in
         ("credentials/cert.pem, key.pem", f"its gateway, towards peers; valid {days} days"),
         ("credentials/identity.key", "signs what the group says of itself"),
         ("credentials/identity.pub", "the public half, as its peers' peering.toml have it"),
-        ("credentials/engine-server.*", "its gateway, towards its engines on other hosts"),
+        (
+            "credentials/engine-server.*",
+            "its gateway, towards its engines and gateways on other hosts",
+        ),
         ("credentials/engine-client.*", "those engines; they need engine-ca.pem too, and no more"),
     ):
         out.print(f"  {name:<30} {what}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -50,7 +50,9 @@ def print_status(
     if report.children:
         console.print(_children(report))
     if isinstance(gateway, dict):
-        _print_gateway(gateway, console)
+        problems = gateway.get("problems")
+        told = problems if isinstance(problems, list) else []
+        _print_gateway(gateway, [str(p) for p in told if p not in report.problems], console)
 
 
 def _children(report: GroupReport) -> Table:
@@ -69,7 +71,7 @@ def _children(report: GroupReport) -> Table:
     return table
 
 
-def _print_gateway(gateway: Mapping[str, Any], console: Console) -> None:
+def _print_gateway(gateway: Mapping[str, Any], problems: Sequence[str], console: Console) -> None:
     if line := leading_line(gateway):
         console.print(Text.assemble((" gateway ", "bold"), line))
     peers = _rows(gateway.get("peers"))
@@ -93,19 +95,18 @@ def _print_gateway(gateway: Mapping[str, Any], console: Console) -> None:
             if line := guards_line(peer):
                 head = (f"  guards of {_text(peer.get('name'))} ", "bold")
                 console.print(Text.assemble(head, line))
-    refused = _rows(gateway.get("refused"))
-    if refused:
-        table = Table("refused", "times", "reason", box=None)
-        for entry in refused:
-            table.add_row(*_cells(entry, "who", "count", "reason"))
-        console.print(table)
+    for title, what in (("refused", "refused"), ("not connected", "not_connected")):
+        if entries := _rows(gateway.get(what)):
+            table = Table(title, "times", "reason", box=None)
+            for entry in entries:
+                table.add_row(*_cells(entry, "who", "count", "reason"))
+            console.print(table)
     for key, value in gateway.items():
         text = _text(value)
-        if key not in ("peers", "refused", "problems", "leading") and text:
+        if key not in ("peers", "refused", "not_connected", "problems", "leading") and text:
             console.print(Text.assemble((f" {key} ", "bold"), text))
-    problems = gateway.get("problems")
-    for problem in problems if isinstance(problems, list) else ():
-        console.print(Text.assemble(("  ! ", "yellow"), str(problem)))
+    for problem in problems:
+        console.print(Text.assemble(("  ! ", "yellow"), problem))
 
 
 _ONE_WAY = {

@@ -63,7 +63,7 @@ class Follower:
     Args:
         namespaces: fingerprints whose blocks are of interest to any peer.
         list_blocks: takes out of the holdings what Mooncake has no more.
-        credentials: the engines' half of the group's mTLS, for a leader on another host; None where
+        credentials: the gateways' half of the group's inner mTLS, for a leader on another host; None where
             `engines_tcp` is not set.
         on_problem: told what an operator has to know.
     """
@@ -96,6 +96,7 @@ class Follower:
         self._heard_at: float | None = None
         self._trouble_since: float | None = None
         self._error = ""
+        self._barred = ""
         self._pause = AGAIN_S[0]
 
     # For the gateway
@@ -110,6 +111,12 @@ class Follower:
         self._outgoing.clear()
         self._error = ""
         if self._attempt is not None:
+            self._attempt.cancel()
+
+    def bar(self, why: str) -> None:
+        """Nobody may be followed, and why; "" when it may be again."""
+        self._barred = why
+        if why and self._attempt is not None:
             self._attempt.cancel()
 
     def wrote(self, entries: Collection[Entry]) -> None:
@@ -172,6 +179,8 @@ class Follower:
             self._leader = None  # one of that name is an earlier process of this gateway
             return "nobody is known to lead"
         self._leader = leader
+        if self._barred:
+            return self._barred
         channel = self._channel(leader.address)
         if isinstance(channel, str):
             return channel

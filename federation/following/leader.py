@@ -64,7 +64,7 @@ class GroupService:
         self._admitted: Callable[[Context], bool] = lambda context: True
 
     def only_for(self, admitted: Callable[[Context], bool]) -> GroupService:
-        """The same service for an endpoint where `admitted` says who is of this group."""
+        """The same service for an endpoint where `admitted` says who is a gateway of this group."""
         guarded = copy.copy(self)
         guarded._admitted = admitted
         return guarded
@@ -105,7 +105,8 @@ class GroupService:
     async def follow(self, raw: bytes, context: Context) -> None:
         """All that is held here, then what changes, for as long as this gateway leads."""
         if not self._admitted(context):
-            await _refuse(context, "this endpoint is for the group's own", "PERMISSION_DENIED")
+            why = "only a gateway of the group may follow: its certificate is engine-server.pem"
+            await _refuse(context, why, "PERMISSION_DENIED")
         request = group_pb2.FollowRequest()
         try:
             if len(raw) > REQUEST_BYTES_MAX:
@@ -113,6 +114,8 @@ class GroupService:
             request.ParseFromString(raw)
         except DecodeError:
             await _refuse(context, "bytes that are no message", "INVALID_ARGUMENT")
+        if not request.member or not request.member.isprintable():
+            await _refuse(context, "a follower without a name", "INVALID_ARGUMENT")
         if not self._leads(request.epoch):
             await _refuse(context, "this gateway does not lead its group", "FAILED_PRECONDITION")
         before = self._streams.get(request.member)

@@ -36,6 +36,9 @@ from federation.trust.credentials import Credentials
 from federation.trust.diagnose import diagnose
 from moonmesh.v1 import peer_pb2
 
+NOT_YET = "not yet connected"
+"""Why a gateway is not reached that was not greeted yet."""
+
 DIAGNOSE_EVERY = 5.0
 """Seconds between two attempts to find out why a gateway cannot be reached."""
 DIAGNOSE_SECONDS = 3.0
@@ -66,7 +69,7 @@ class Gateway:
     ) -> None:
         self.peer = peer
         self.address = address
-        self.reason = "not yet connected"
+        self.reason = NOT_YET
         """Why it cannot be reached; empty if it can."""
         self._credentials = credentials
         self._limits = limits
@@ -178,6 +181,7 @@ class Gateway:
                 self._guard.heard(time.monotonic())
                 if message is grpc.aio.EOF:
                     return
+                self.reason = ""  # whoever greets it, it can be reached
                 yield message
         except grpc.aio.AioRpcError as error:
             raise self._explained(error) from error

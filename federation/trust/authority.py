@@ -107,7 +107,7 @@ class Authority:
             files.ENGINE_SERVER,
             engines,
             engine_server_name(group),
-            (_EKU.SERVER_AUTH,),
+            _BOTH,  # a follower shows it to the gateway that leads its group
         )
         self._leaf(
             folder,

@@ -98,7 +98,8 @@ class Credentials:
 
 @dataclass(frozen=True)
 class EngineCredentials:
-    """mTLS between a group's gateway and its engines on other hosts, by the group's own CA."""
+    """mTLS between a group's gateway and what is of the group on other hosts, its engines and its other
+    gateways, by the group's own CA."""
 
     group: str
     tls: TlsIdentity
@@ -108,16 +109,21 @@ class EngineCredentials:
         return self.tls.server_credentials()
 
     def channel_credentials(self) -> grpc.ChannelCredentials:
-        """For an engine's channel to its gateway."""
+        """For a channel to a gateway of the group."""
         return self.tls.channel_credentials()
 
     def channel_options(self) -> list[tuple[str, str]]:
-        """Options of an engine's channel: the other end must be this group's gateway."""
+        """Options of such a channel: the other end must be a gateway of this group."""
         return [("grpc.ssl_target_name_override", engine_server_name(self.group))]
 
     def is_engine(self, auth_context: Mapping[str, Sequence[bytes]]) -> bool:
         """Whether the other end is an engine of this group."""
         return engine_client_name(self.group) in _san(auth_context)
+
+    def is_gateway(self, auth_context: Mapping[str, Sequence[bytes]]) -> bool:
+        """Whether the other end is a gateway of this group. Which one the certificate does not say: all
+        places have copies of it."""
+        return engine_server_name(self.group) in _san(auth_context)
 
 
 def load_credentials(

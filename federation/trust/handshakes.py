@@ -24,6 +24,8 @@ ENTRIES_MAX: Final = 64
 """Refusals kept, by who and why."""
 UNKNOWN_TLS: Final = "unknown (TLS)"
 """Who it was, where a handshake failed: the C core's line names no address."""
+EITHER_WAY: Final = "unknown (TLS, in or out)"
+"""The same, where it may have been a connection of ours too."""
 
 
 @dataclass(frozen=True)
@@ -142,6 +144,13 @@ class StderrWatch:
     moment of a crash can be lost, and child processes must not be given this stderr.
 
     Use as a context manager, or `start` and `stop`; one at a time in a process.
+
+    Args:
+        log: of who was refused.
+        dialled: of connections of our own that failed, which are no refusals of ours; None for a process that
+            makes none.
+        listens: whether others connect to this process by TLS. If so and it dials too, a line does not say
+            which of the two it was, save for a wrong server name: it is in `log`, with words that say so.
     """
 
     LINE_BYTES_MAX: Final = 4096
@@ -149,8 +158,17 @@ class StderrWatch:
     FILE_POLL_SECONDS: Final = 0.25
     """How late a line in a file is noticed."""
 
-    def __init__(self, log: RefusalLog, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        log: RefusalLog,
+        clock: Callable[[], float] = time.time,
+        *,
+        dialled: RefusalLog | None = None,
+        listens: bool = True,
+    ) -> None:
         self._log = log
+        self._dialled = dialled
+        self._listens = listens
         self._clock = clock
         self._partial = b""
         self._thread: threading.Thread | None = None
@@ -258,4 +276,13 @@ class StderrWatch:
                 continue
             found = explain_line(line[: self.LINE_BYTES_MAX].decode("utf-8", "replace"))
             if found:
-                self._log.record(*found, self._clock())
+                self._record(*found)
+
+    def _record(self, who: str, reason: str) -> None:
+        now = self._clock()
+        if self._dialled is None:
+            self._log.record(who, reason, now)
+        elif not self._listens or who != UNKNOWN_TLS:
+            self._dialled.record(who, reason, now)
+        else:
+            self._log.record(EITHER_WAY, reason, now)

@@ -80,6 +80,7 @@ class RaftBackend(Coordination):
         self._keeper: asyncio.Task[None] | None = None
         self._writing = asyncio.Lock()
         self._number = 0
+        self._seen = Patience()
 
     async def start(self) -> None:
         host, _, port = self._own.rpartition(":")
@@ -186,9 +187,9 @@ class RaftBackend(Coordination):
     # What is written and read
 
     async def leader(self) -> Leader | None:
-        _, tenure = self._machine.standing
-        if tenure is None:
-            return None
+        stamp, tenure = self._machine.standing
+        if tenure is None or clock() >= self._seen.until(stamp, tenure.seconds, clock()):
+            return None  # it has not renewed its lease: it is gone, or this member hears nothing
         return Leader(tenure.member, tenure.address, tenure.epoch)
 
     async def get(self, key: str) -> bytes | None:

@@ -10,6 +10,7 @@ import pytest
 
 from federation.client import FederatedStore
 from federation.errors import ConfigError
+from federation.following.leader import FOLLOW_METHOD
 from federation.peers.wire import PULL_METHOD
 from federation.trust.authority import Authority
 from federation.trust.credentials import (
@@ -18,7 +19,7 @@ from federation.trust.credentials import (
     load_engine_credentials,
     utc_now,
 )
-from moonmesh.v1 import engine_pb2, peer_pb2
+from moonmesh.v1 import engine_pb2, group_pb2, peer_pb2
 from tests.support.credentials import MONTH
 from tests.support.federation import ENVELOPE, FINGERPRINT, Federation, read, write
 from tests.support.wait import wait_for
@@ -153,11 +154,36 @@ def test_an_engine_on_another_host_is_served_over_its_groups_own_mtls(crowd: Fed
     options = load_engine_credentials(credentials, "good", "client").channel_options()
     attach = engine_pb2.AttachRequest(envelope_json=ENVELOPE.canonical()).SerializeToString()
     assert not _lets_in(target, stranger, options, attach)
-    # ... nor is the gateway's own certificate, which is no engine's.
-    server = load_engine_credentials(credentials, "good", "server")
-    assert not _lets_in(target, server, options, attach)
+    # ... but an engine of this one is, and a gateway, which may follow besides. An engine may not.
+    gateway = load_engine_credentials(credentials, "good", "server")
     engine = load_engine_credentials(credentials, "good", "client")
-    assert _lets_in(target, engine, options, attach)
+    for own in (gateway, engine):
+        assert _lets_in(target, own, options, attach)
+    assert _followed(target, gateway) is None
+    assert _followed(target, engine) is grpc.StatusCode.PERMISSION_DENIED
+    with grpc.insecure_channel(f"unix:{config.gateway_socket}") as channel:
+        assert _follow(channel) is grpc.StatusCode.UNIMPLEMENTED, "a socket tells nobody's name"
+    assert crowd.status("good")["leading"]["followers"] == []
+
+
+def _followed(target: str, credentials: EngineCredentials) -> grpc.StatusCode | None:
+    with grpc.secure_channel(
+        target, credentials.channel_credentials(), options=credentials.channel_options()
+    ) as channel:
+        return _follow(channel)
+
+
+def _follow(channel: grpc.Channel) -> grpc.StatusCode | None:
+    """How it is refused; None if it is not."""
+    asked = group_pb2.FollowRequest(member="x:1", epoch=1).SerializeToString()
+    call = channel.unary_stream(FOLLOW_METHOD)(asked, timeout=5)
+    try:
+        next(call)
+    except grpc.RpcError as error:
+        code: grpc.StatusCode = error.code()
+        return code
+    call.cancel()
+    return None
 
 
 def _lets_in(

@@ -25,15 +25,16 @@ BACKENDS = ("file", "etcd", "raft") if sys.version_info[:2] >= ETCD_PYTHON else 
 
 
 class Process:
-    """A member's process; every line that it prints is kept."""
+    """A member's process; every line that it prints is kept. `inside`: what to put before its command."""
 
-    def __init__(self, path: Path, name: str, *options: str) -> None:
+    def __init__(self, path: Path, name: str, *options: str, inside: Sequence[str] = ()) -> None:
         self.name = name
         self.events: list[Event] = []
         self.errors = path.parent / f"{name}.stderr"
         with self.errors.open("ab") as stderr:
             self._process = subprocess.Popen(
                 [
+                    *inside,
                     sys.executable,
                     "-m",
                     "tests.support.coordination_member",

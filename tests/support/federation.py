@@ -26,6 +26,7 @@ from tests.support.groups import (
     moonmesh,
     write_group,
 )
+from tests.support.hosts import Hosts
 from tests.support.wait import wait_for
 
 NAMESPACE: dict[str, Any] = {
@@ -58,6 +59,8 @@ class Federation:
         shared: namespaces that all share with all, as `peer init` takes them.
         places: further places of groups: name, as if it were a group's, to that of the group. They start
             after the groups, whose master, and managed etcd, they share.
+        hosts: where each group and place is; on this host without it.
+        together: the places start with the groups, of which none would be led without them.
     """
 
     def __init__(
@@ -76,12 +79,16 @@ class Federation:
         own: Mapping[str, Mapping[str, Any]] | None = None,
         shared: str = "demo",
         places: Mapping[str, str] | None = None,
+        together: bool = False,
+        hosts: Hosts | None = None,
     ) -> None:
         self.folder = folder
         self.places = dict(places or {})
+        self.hosts = hosts
         self.ports = {name: free_port_base() for name in (*names, *self.places)}
         self._absent = set(absent)
         self._alive = alive
+        self._together = together
         self._stack = ExitStack()
         self._stores: list[FederatedStore] = []
         self._engines: dict[str, FederatedStore] = {}
@@ -96,7 +103,13 @@ class Federation:
             self._part(other, one)
         for name in names:
             tables: dict[str, Any] = {
-                "gateway": {"enabled": True, "peering": "peering.toml", **(gateway or {})},
+                **self._at(name),
+                "gateway": {
+                    "enabled": True,
+                    "peering": "peering.toml",
+                    "listen": self.host(name),
+                    **(gateway or {}),
+                },
                 "namespaces": {"demo": NAMESPACE},
                 "limits": {"hello_interval_ms": 200, **(limits or {})},
                 "stores": {"count": 1, "dram": dram},
@@ -107,11 +120,16 @@ class Federation:
             write_group(folder / name, name, self.ports[name], **tables)
             for place in (place for place, group in self.places.items() if group == name):
                 shared = {
-                    "gateway": {**tables["gateway"], "peering": f"../{name}/peering.toml"},
-                    "master": {"address": f"127.0.0.1:{self.ports[name]}"},
+                    **self._at(place),
+                    "gateway": {
+                        **tables["gateway"],
+                        "peering": f"../{name}/peering.toml",
+                        "listen": self.host(place),
+                    },
+                    "master": {"address": f"{self.host(name)}:{self.ports[name]}"},
                     "coordination": {
                         "backend": "etcd",
-                        "etcd_endpoints": [f"127.0.0.1:{self.ports[name] + 4}"],
+                        "etcd_endpoints": [f"{self.host(name)}:{self.ports[name] + 4}"],
                     },
                 }
                 more = (own or {}).get(place, {})
@@ -120,15 +138,16 @@ class Federation:
     def __enter__(self) -> Federation:
         try:
             self.groups = {
-                name: RunningGroup(self.folder / name / "group.toml")
+                name: RunningGroup(self.folder / name / "group.toml", inside=self.inside(name))
                 for name in self.ports
                 if name not in self._absent
             }
             self._stack.callback(self._each, RunningGroup.down)
-            firsts = {name: group for name, group in self.groups.items() if name not in self.places}
-            self._each(RunningGroup.up, firsts)
-            if self.places:
-                self._each(RunningGroup.up, {name: self.groups[name] for name in self.places})
+            later = () if self._together else tuple(self.places)
+            for names in ([name for name in self.groups if name not in later], later):
+                chosen = {name: self.groups[name] for name in names if name in self.groups}
+                if chosen:
+                    self._each(RunningGroup.up, chosen)
             if self._alive:
                 self.wait_until_alive()
         except BaseException:
@@ -159,7 +178,8 @@ class Federation:
     def store(self, name: str, **options: Any) -> FederatedStore:
         """An engine's store in this process; closed at the end."""
         config = self.groups[name].config
-        store = FederatedStore()
+        hosts = self.hosts
+        store = FederatedStore() if hosts is None else hosts.pinned(name, FederatedStore)
         options.setdefault("namespace", ENVELOPE)
         code = store.setup(
             config.host,
@@ -218,7 +238,18 @@ class Federation:
     def _addresses(self, group: str) -> str:
         """Of all its gateways, as `peer init` takes them."""
         names = [group, *(place for place, of in self.places.items() if of == group)]
-        return ",".join(f"127.0.0.1:{self.ports[name] + 2}" for name in names)
+        return ",".join(f"{self.host(name)}:{self.ports[name] + 2}" for name in names)
+
+    def host(self, name: str) -> str:
+        """The address of a group, or place, for all others."""
+        return "127.0.0.1" if self.hosts is None else self.hosts.address(name)
+
+    def inside(self, name: str) -> list[str]:
+        """What to put before a command so that it runs where that group is."""
+        return [] if self.hosts is None else self.hosts.inside(name)
+
+    def _at(self, name: str) -> dict[str, str]:
+        return {} if self.hosts is None else {"host": self.host(name)}
 
     def _dump(self, name: str) -> str:
         return json.dumps(self.status(name).get("peers"))

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -79,6 +79,8 @@ def write_group(
             content[key] = {**content[key], **value}
         else:
             content[key] = value
+    if overrides.get("stores", {}).get("count") == 0:
+        content["stores"] = overrides["stores"]  # without memory
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "group.toml"
     path.write_text(to_toml(content))
@@ -86,11 +88,14 @@ def write_group(
 
 
 def moonmesh(
-    *arguments: str | Path, timeout: float = 90.0, env: Mapping[str, str] | None = None
+    *arguments: str | Path,
+    timeout: float = 90.0,
+    env: Mapping[str, str] | None = None,
+    inside: Sequence[str] = (),
 ) -> subprocess.CompletedProcess[str]:
-    """Run `moonmesh` and wait for it; its output is captured as text."""
+    """Run `moonmesh` and wait for it; its output is captured as text. `inside`: what to put before it."""
     return subprocess.run(
-        command(*arguments),
+        [*inside, *command(*arguments)],
         env=environment(env),
         capture_output=True,
         text=True,
@@ -117,15 +122,21 @@ class RunningGroup:
         path: its group.toml.
         timeout: seconds for `up`.
         env: added to the environment of the group's processes.
+        inside: what to put before a command so that it runs on the group's host.
     """
 
     def __init__(
-        self, path: Path, timeout: float = 60.0, env: Mapping[str, str] | None = None
+        self,
+        path: Path,
+        timeout: float = 60.0,
+        env: Mapping[str, str] | None = None,
+        inside: Sequence[str] = (),
     ) -> None:
         self.path = path
         self.config: GroupFile = load_group(path)
         self._timeout = timeout
         self._env = env
+        self.inside = tuple(inside)
 
     def __enter__(self) -> RunningGroup:
         try:
@@ -149,6 +160,7 @@ class RunningGroup:
             "up", "-c", self.path, "--detach", "--timeout", str(self._timeout),
             timeout=self._timeout + 60,
             env=self._env,
+            inside=self.inside,
         )  # fmt: skip
         assert result.returncode == 0, f"up failed:\n{result.stdout}{result.stderr}"
 
@@ -156,7 +168,7 @@ class RunningGroup:
         """`moonmesh down`; also thaws what a test has stopped, so that it can end."""
         for process in self.processes().values():
             process.signal(signal.SIGCONT, group=True)
-        result = moonmesh("down", "-c", self.path)
+        result = moonmesh("down", "-c", self.path, inside=self.inside)
         left = leftovers(self.config.data_dir, None)
         assert result.returncode == 0, f"down failed:\n{result.stdout}{result.stderr}"
         assert not left, f"still running after down: {left}"

@@ -153,7 +153,7 @@ async def test_health_and_segments(server: Server) -> None:
             return 503, b'{"role":"standby","ha_state":"following","service_ready":false}'
         segment = {
             "segment_name": "h:1", "te_endpoint": "h:2", "size_bytes": 5,
-            "allocator_used_bytes": 3, "status": "OK",
+            "allocator_used_bytes": 3, "status": "OK", "segment_id": "7-8",
         }  # fmt: skip
         return 200, json.dumps(
             {"segments": [segment, {**segment, "status": "UNMOUNTING"}]}
@@ -163,7 +163,7 @@ async def test_health_and_segments(server: Server) -> None:
     async with AdminClient(server.url) as client:
         assert await client.health() == Health(False, "standby", "following")
         good, bad = await client.segments()
-    assert good == Segment("h:1", "h:2", 5, 3, "OK")
+    assert good == Segment("h:1", "h:2", 5, 3, "OK", "7-8")
     assert (good.ok, bad.ok) == (True, False)
     with SyncAdminClient(server.url) as sync:
         assert not sync.health().service_ready

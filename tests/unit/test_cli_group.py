@@ -63,6 +63,7 @@ GATEWAY: dict[str, Any] = {
         },
     ],
     "refused": [{"who": "mallory", "reason": "not in peering.toml", "count": 3}],
+    "not_connected": [{"who": "unknown (TLS)", "reason": "it refused us", "count": 2}],
     "store": {"breaker": "closed", "outcomes": {"hit": 4}, "none": None},
     "counters": {},
     "problems": ["the listing is [old]"],
@@ -157,6 +158,9 @@ def test_status_for_people() -> None:
     )
     assert "moonmesh peer release south" in text
     assert "mallory 3 not in peering.toml" in lines
+    assert lines.index("not connected times reason") + 1 == lines.index(
+        "unknown (TLS) 2 it refused us"
+    )
     assert "store breaker closed, outcomes (hit 4)" in lines
     assert "! the listing is [old]" in lines
     assert "counters" not in text

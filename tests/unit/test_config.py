@@ -63,7 +63,20 @@ PROBLEMS = [
     ("lease_ttl_ms = 10000", "lease_ttl_ms = 1", 6, "master.lease_ttl_ms", "must be at least 100"),
     ("[stores]", "host = 'a:1'\n[stores]", 8, "master.host", "is not a known key"),
     ("count = 2", "count = -1", 9, "stores.count", "must be at least 0, not -1"),
-    ("count = 2", "count = 0", 8, "stores", "count = 0, and the master that is started here"),
+    (
+        'count = 2\ndram = "256 MiB"',
+        "count = 0",
+        8,
+        "stores",
+        "count = 0, and the master that is started",
+    ),
+    (
+        "count = 2",
+        "count = 0",
+        10,
+        "stores.dram",
+        "is of each store, and count = 0 starts none here",
+    ),
     (
         "lease_ttl_ms = 10000",
         'lease_ttl_ms = 5000\naddress = "h:7400"',

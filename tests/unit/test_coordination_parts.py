@@ -7,14 +7,17 @@ import socket
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from local_group.coordination.base import Changed, Listed
+from local_group.coordination import raft
+from local_group.coordination.base import Changed, Leader, Listed
 from local_group.coordination.etcd_watch import Position
 from local_group.coordination.file import EPOCH_MAX
 from local_group.coordination.file_backend import FileBackend
+from local_group.coordination.machine import Machine
 from local_group.coordination.raft import read_secret
 from local_group.coordination.raft_replica import read_snapshot
 from local_group.coordination.raft_transport import Disk, Votes
@@ -164,6 +167,26 @@ def test_a_bad_secret_is_told(tmp_path: Path, content: bytes) -> None:
     path.write_bytes(content)
     with pytest.raises(CoordinationError, match="16 to 4096 characters"):
         read_secret(path)
+
+
+async def test_a_leader_of_raft_that_does_not_renew_is_no_more_known_to_lead(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 100.0
+    monkeypatch.setattr(raft, "clock", lambda: now)
+    machine = Machine()
+    places = ("h:1", ("h:1", "h:2", "h:3"), tmp_path, tmp_path / "secret", 2.0)
+    backend = raft.RaftBackend("b", "unix:b", *places)
+    backend._replica = SimpleNamespace(machine=machine)  # type: ignore[assignment]
+    assert await backend.leader() is None
+    assert machine.claim("x", "a", "unix:a", 2.0, machine.standing[0], 0) == 1
+    assert await backend.leader() == Leader("a", "unix:a", 1)
+    now = 101.9
+    assert await backend.leader() == Leader("a", "unix:a", 1)
+    now = 102.0
+    assert await backend.leader() is None
+    machine.renew("x")
+    assert await backend.leader() == Leader("a", "unix:a", 1)
 
 
 def test_raft_leaves_the_sockets_of_this_process_alone() -> None:

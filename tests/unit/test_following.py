@@ -286,6 +286,20 @@ async def test_a_leader_that_cannot_be_reached_is_a_problem_after_a_while(
     await wait_for_async(lambda: "needs mTLS" in str(state(bench.b)["error"]), 5, "the reason")
 
 
+async def test_a_place_of_another_pool_copies_and_tells_nothing(bench: Bench) -> None:
+    bench.lead(bench.a)
+    await copied(bench.b)
+    bench.b.follower.bar("another pool")
+    await wait_for_async(lambda: bench.a.group.followers == [], 5, "the end of its stream")
+    await bench.a.write("of a")
+    await bench.b.write("of b")
+    await wait_for_async(lambda: state(bench.b)["error"] == "another pool", 5, "why, in status")
+    assert (bench.a.keys(), bench.b.keys()) == ({"of a"}, {"of b"})
+    bench.b.follower.bar("")
+    await copied(bench.b, "of a", "of b")
+    await copied(bench.a, "of a", "of b")
+
+
 async def test_a_follower_that_asks_anew_takes_the_place_of_its_stream(bench: Bench) -> None:
     bench.lead(bench.a)
     await wait_for_async(lambda: bench.a.group.followers == ["b"], 5, "its stream")
@@ -327,6 +341,9 @@ async def test_only_so_many_follow_and_only_the_groups_own(bench: Bench) -> None
     assert await refused(bench.a.group, later) is grpc.StatusCode.FAILED_PRECONDITION
     assert await refused(bench.a.group, b"\xff") is grpc.StatusCode.INVALID_ARGUMENT
     assert await refused(bench.a.group, bytes(2000)) is grpc.StatusCode.INVALID_ARGUMENT
+    for name in ("", "a\x1b[2J"):
+        unnamed = group_pb2.FollowRequest(member=name, epoch=1).SerializeToString()
+        assert await refused(bench.a.group, unnamed) is grpc.StatusCode.INVALID_ARGUMENT
     async with grpc.aio.insecure_channel(bench.a.address) as channel:
         calls = []
         for index in range(GATEWAYS_MAX - 1):

@@ -21,10 +21,10 @@ from tests.support.wait import wait_for_async
 class Gateway:
     """One gateway's terms, with what was told of them."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, port_base: int = 24000) -> None:
         self.problems: list[str] = []
         self.told: list[tuple[str, int]] = []
-        path = write_group(folder, port_base=24000)
+        path = write_group(folder, port_base=port_base)
         self.terms = Leading(load_group(path), self.problems.append)
         self.running: asyncio.Task[None] | None = None
 
@@ -69,8 +69,9 @@ async def test_a_second_one_follows_until_the_first_is_gone(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, impatient: None
 ) -> None:
     caplog.set_level(logging.INFO)
-    one, two = Gateway(tmp_path), Gateway(tmp_path)
+    one, two = Gateway(tmp_path), Gateway(tmp_path, 24100)
     await one.terms.start()
+    assert await one.terms.leader() is None, "nobody else"
     await two.terms.start()
     assert "waiting for the term" in caplog.text
     two.run()
@@ -197,3 +198,67 @@ def test_followers_on_other_hosts_come_where_engines_do(tmp_path: Path) -> None:
     assert address_for_followers(config.model_copy(update={"gateway": gateway})) == (
         "127.0.0.1:24003"
     )
+
+
+async def test_one_that_is_barred_stands_for_nothing(tmp_path: Path, impatient: None) -> None:
+    one, two = Gateway(tmp_path), Gateway(tmp_path)
+
+    async def look() -> None:
+        two.terms.bar("another pool")
+
+    await one.terms.start()
+    await two.terms.start(look)
+    two.run()
+    await one.end()
+    assert await two.terms._coordination.leader() is None
+    await asyncio.sleep(0.3)  # three times what a campaign takes to notice
+    assert (two.terms.valid(), two.terms.barred, two.terms.role) == (
+        False,
+        "another pool",
+        "neither leads nor follows",
+    )
+    two.terms.bar("")
+    await wait_for_async(lambda: two.told == [("leads", 2)], 5, "it to lead when it may")
+    two.terms.bar("another pool")
+    assert two.terms.valid(), "a term that it has goes on"
+    await two.lose()
+    await wait_for_async(lambda: two.told[-1] == ("follows", 2), 5, "the end of it")
+    assert await two.terms._coordination.leader() is None
+    await two.end()
+
+
+async def test_one_that_waits_to_lead_stands_back_when_it_is_barred(
+    tmp_path: Path, impatient: None
+) -> None:
+    one, two, three = Gateway(tmp_path), Gateway(tmp_path), Gateway(tmp_path)
+    await one.terms.start()
+    await two.terms.start()
+    two.run()
+    two.terms.bar("another pool")
+    await one.end()
+    await three.terms.start()
+    assert (three.terms.valid(), two.told) == (True, [])
+    await three.end()
+    two.terms.bar("")
+    await wait_for_async(lambda: two.told == [("leads", 3)], 5, "it to stand again")
+    await two.end()
+
+
+async def test_a_first_look_that_hangs_delays_it_no_longer_than_so(
+    tmp_path: Path, impatient: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leading, "FIRST_LOOK_S", 0.05)
+    one = Gateway(tmp_path)
+    await asyncio.wait_for(one.terms.start(asyncio.Event().wait), 5)  # type: ignore[arg-type]
+    assert one.terms.valid()
+    await one.end()
+
+
+async def test_what_a_leader_publishes_others_read(tmp_path: Path) -> None:
+    one, two = Gateway(tmp_path), Gateway(tmp_path)
+    with pytest.raises(Fenced):
+        await one.terms.publish("pool", b"x")
+    await one.terms.start()
+    await one.terms.publish("pool", b"x")
+    assert (await two.terms.published("pool"), await two.terms.published("else")) == (b"x", None)
+    await one.end()

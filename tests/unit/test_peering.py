@@ -176,7 +176,7 @@ WEST_KEY = f'key = "{KEYS[0]}"'
         (
             'address = "127.0.0.1:7502"',
             'addresses = ["a:1", "a:2", "a:3", "a:4", "a:5"]',
-            "7: peers.0.addresses: tuple should have at most 4 items",
+            "7: peers.0.addresses: 5 addresses are more than 4: a group has at most so many gateways",
         ),
         (
             'address = "127.0.0.1:7502"',
@@ -272,6 +272,12 @@ def test_no_file(tmp_path: Path) -> None:
             'peering.toml:10: peers.0.import: "x" is not one of [namespaces] in group.toml '
             "(it has: chat, code, math)",
         ),
+        (
+            '"127.0.0.1:7502"',
+            '"127.0.0.1:7402"',
+            "peering.toml:7: peers.0.address: 127.0.0.1:7402 is this group's own gateway (listen and "
+            'port_base + 2 of group.toml), and not one of "west": write that peer\'s',
+        ),
     ],
 )
 def test_what_does_not_fit_group_toml(
@@ -281,6 +287,16 @@ def test_what_does_not_fit_group_toml(
     with pytest.raises(ConfigError) as caught:
         peering.check_against(group)
     assert str(caught.value).endswith(message)
+
+
+@pytest.mark.parametrize("listen", ["0.0.0.0", "EAST.example"])
+def test_an_own_address_among_those_of_a_peer(write: Write, tmp_path: Path, listen: str) -> None:
+    path = tmp_path / "group.toml"
+    path.write_text(f'{GROUP}[gateway]\nlisten = "{listen}"\n')
+    own = "127.0.0.1:7402" if listen == "0.0.0.0" else "east.example:7402"
+    text = GOOD.replace('address = "127.0.0.1:7502"', f'addresses = ["127.0.0.1:7502", "{own}"]')
+    with pytest.raises(ConfigError, match=rf"peers\.0\.addresses: {own} is this group's own"):
+        load_peering(write(text)).check_against(load_group(path))
 
 
 def test_all_that_does_not_fit_is_told_at_once(write: Write, group: GroupFile) -> None:

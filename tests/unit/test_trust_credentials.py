@@ -24,7 +24,12 @@ from federation.trust.credentials import (
     utc_now,
 )
 from federation.trust.keys import StatementKey
-from federation.trust.names import engine_client_name, gateway_name, group_of
+from federation.trust.names import (
+    engine_client_name,
+    engine_server_name,
+    gateway_name,
+    group_of,
+)
 
 NOW = datetime.datetime(2030, 1, 1, tzinfo=datetime.timezone.utc)
 DAY = datetime.timedelta(days=1)
@@ -73,7 +78,7 @@ def test_what_is_made_is_what_is_loaded(made: Path) -> None:
 def test_certificates_are_good_for_what_they_are_for_alone(made: Path) -> None:
     usages = {
         "cert.pem": {ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH},
-        "engine-server.pem": {ExtendedKeyUsageOID.SERVER_AUTH},
+        "engine-server.pem": {ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH},
         "engine-client.pem": {ExtendedKeyUsageOID.CLIENT_AUTH},
     }
     for name, usage in usages.items():
@@ -308,6 +313,13 @@ def test_who_is_at_the_other_end(made: Path) -> None:
     assert engines.is_engine({san: [engine_client_name("east").encode()]})
     assert not engines.is_engine({san: [engine_client_name("west").encode()]})
     assert not engines.is_engine({san: [gateway_name("east", "demo").encode()]})
+    assert engines.is_gateway({san: [engine_server_name("east").encode()]})
+    for other in (
+        engine_client_name("east"),
+        engine_server_name("west"),
+        gateway_name("east", "demo"),
+    ):
+        assert not engines.is_gateway({san: [other.encode()]})
     assert group_of([engine_client_name("east")], "engines") is None
 
 

@@ -9,7 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from federation.trust.handshakes import UNKNOWN_TLS, RefusalLog, Refused, StderrWatch, explain_line
+from federation.trust.handshakes import (
+    EITHER_WAY,
+    UNKNOWN_TLS,
+    RefusalLog,
+    Refused,
+    StderrWatch,
+    explain_line,
+)
 from tests.support.wait import wait_for
 
 HEAD = "I1129 17:07:45.912495    5500 ssl_transport_security.cc:2563] Handshake failed with error "
@@ -50,6 +57,24 @@ def test_lines_of_the_c_core(line: str, reason: str) -> None:
 def test_a_wrong_server_name_says_whose() -> None:
     line = "E1129 17:07 5500 ssl_transport_security.cc:3238] No match found for server name: a.b.c"
     assert explain_line(line) == ("a.b.c", "the certificate at its address is for another name")
+
+
+@pytest.mark.parametrize(
+    ("dials", "listens", "refused", "not_connected"),
+    [
+        (False, True, [UNKNOWN_TLS, "a.b.c"], []),
+        (True, False, [], [UNKNOWN_TLS, "a.b.c"]),
+        (True, True, [EITHER_WAY], ["a.b.c"]),
+    ],
+)
+def test_what_failed_on_our_own_way_out_is_no_refusal(
+    dials: bool, listens: bool, refused: list[str], not_connected: list[str]
+) -> None:
+    log, dialled = RefusalLog(), RefusalLog()
+    watch = StderrWatch(log, dialled=dialled if dials else None, listens=listens)
+    watch._look(f"No match found for server name: a.b.c\n{EXPIRED}\n".encode())
+    assert [entry.who for entry in log.entries()] == refused
+    assert [entry.who for entry in dialled.entries()] == not_connected
 
 
 @pytest.mark.parametrize("line", ["", "hello", "W1129 handshake went well"])

@@ -1,0 +1,219 @@
+"""Does this place work with the Mooncake pool of the gateway that leads its group? `PoolCheck` decides,
+without IO; `PoolWatch` looks.
+
+A place whose `[master] address` is wrong would follow all the same, and if it led, its key listing, of
+another pool, would withdraw everything. Addresses do not tell: places may name one master in several ways.
+Stores do: each gives its memory to one master, under an id that is drawn for it. So the leader publishes the
+ids that its master lists, and a place that sees none of them is elsewhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Protocol
+
+from federation.config import GroupFile
+from local_group.admin import AdminClient
+from local_group.coordination.base import Leader
+from local_group.process_errors import AdminError, CoordinationError
+
+log = logging.getLogger("moonmesh.gateway")
+
+POOL_KEY = "pool"
+"""In coordination's small configuration."""
+LOOK_S = 2.0
+"""Seconds between two looks at the pool."""
+PATIENCE_S = 10.0
+"""Seconds for which a place without the master leaves it to others to lead, where nobody does and its pool
+is not the one that was published last: all stores were started anew, or it is not its group's."""
+SEGMENTS_MAX = 256
+"""Ids that are published, of stores that a master may have more of: 11 kB of the 16 that fit a value."""
+
+
+@dataclass(frozen=True)
+class Told:
+    """What a leader has published of its pool.
+
+    Attributes:
+        member: its name among the group's gateways.
+        epoch: of its term.
+        master: `host:port`, as that place names it.
+        segments: ids of the memory that stores gave to the pool.
+    """
+
+    member: str
+    epoch: int
+    master: str
+    segments: frozenset[str]
+
+    def to_bytes(self) -> bytes:
+        """For coordination."""
+        content = {"member": self.member, "epoch": self.epoch, "master": self.master}
+        return json.dumps({**content, "segments": sorted(self.segments)}).encode()
+
+    @classmethod
+    def read(cls, raw: bytes | None) -> Told | None:
+        """What is in coordination; None where there is nothing, or nothing that this version knows."""
+        try:
+            content = json.loads(raw or b"")
+            segments = frozenset(map(str, content["segments"]))
+            return cls(
+                str(content["member"]), int(content["epoch"]), str(content["master"]), segments
+            )
+        except (ValueError, KeyError, TypeError):
+            return None
+
+
+class PoolCheck:
+    """Whether a place may follow the leader, and lead itself; sans-IO.
+
+    Args:
+        member: this gateway's name among those of its group.
+        master: `host:port` of its master, as it is written here.
+        here: the master is started by this place.
+    """
+
+    def __init__(self, member: str, master: str, *, here: bool) -> None:
+        self._member = member
+        self._master = master
+        self._here = here
+        self._why = ""
+        self._differed = False
+        self._leaderless_since: float | None = None
+
+    def judge(
+        self,
+        told: Told | None,
+        segments: Collection[str] | None,
+        leader: Leader | None,
+        now: float,
+    ) -> str:
+        """Why this place may neither follow nor lead; "" if it may.
+
+        Where nothing can be compared, what was found last stands: no store is in the pool, or its master
+        does not answer, or a new leader has published nothing yet.
+
+        Args:
+            told: the newest that was published.
+            segments: ids that the own master lists; None if it did not answer.
+            leader: another gateway of the group that leads; None if nobody does.
+            now: monotonic seconds.
+        """
+        if leader is not None:
+            self._leaderless_since = None
+        elif self._leaderless_since is None:
+            self._leaderless_since = now
+        if told is None or not told.segments or not segments:
+            return self._why
+        if not told.segments.isdisjoint(segments) or told.member == self._member:
+            self._why, self._differed = "", False
+        elif leader is None:
+            self._why = self._unrecognised(now)
+        elif leader.epoch == told.epoch:
+            self._why, self._differed = self._differs(told), True
+        return self._why
+
+    def _unrecognised(self, now: float) -> str:
+        """Nobody leads, so nobody says whether the group has another pool by now."""
+        if self._differed:
+            return self._why
+        since = self._leaderless_since
+        if self._here or since is None or now - since >= PATIENCE_S:
+            return ""
+        return (
+            f"the pool of the master at {self._master} is not the one that this group had last: for "
+            f"{PATIENCE_S:g} s it is left to other places to lead"
+        )
+
+    def _differs(self, told: Told) -> str:
+        advice = (
+            "it starts a master of its own: set [master] address to that of the group, or give this group "
+            "a name and a [coordination] of its own"
+            if self._here
+            else "correct [master] address"
+        )
+        return (
+            f"the master of this place, {self._master}, has another pool than the one of "
+            f"{told.member}, which leads with the master {told.master}: no store is in both. In the "
+            f"group.toml of one of the two: {advice}"
+        )
+
+
+class Terms(Protocol):
+    """The group's terms, as this gateway has them: see `federation.leading.Leading`."""
+
+    member: str
+
+    @property
+    def epoch(self) -> int: ...
+    def valid(self) -> bool: ...
+    async def leader(self) -> Leader | None: ...
+    async def publish(self, key: str, value: bytes) -> None: ...
+    async def published(self, key: str) -> bytes | None: ...
+
+
+class PoolWatch:
+    """Looks at the pool now and then: publishes it while this gateway leads, compares it while not.
+
+    Args:
+        on_verdict: told at each look why this place may neither follow nor lead; "" if it may.
+    """
+
+    def __init__(
+        self,
+        config: GroupFile,
+        terms: Terms,
+        admin: AdminClient,
+        on_verdict: Callable[[str], None],
+    ) -> None:
+        self._master = config.master_address
+        self._terms = terms
+        self._admin = admin
+        self._on_verdict = on_verdict
+        self._check = PoolCheck(terms.member, self._master, here=config.master.address is None)
+        self._published: Told | None = None
+
+    async def run(self) -> None:
+        """Looks every `LOOK_S`, until it is cancelled."""
+        while True:
+            await asyncio.sleep(LOOK_S)
+            await self.look()
+
+    async def look(self) -> None:
+        """Once."""
+        try:
+            segments = {each.id for each in await self._admin.segments()}
+        except AdminError:
+            segments = None
+        try:
+            if self._terms.valid():
+                await self._publish(segments)
+                why = ""
+            else:
+                leader = await self._terms.leader()
+                told = Told.read(await self._terms.published(POOL_KEY))
+                why = self._check.judge(told, segments, leader, time.monotonic())
+        except CoordinationError as error:  # told of by whoever needs it more
+            log.info("the group's pool could not be compared: %s", error)
+            return
+        self._on_verdict(why)
+
+    async def _publish(self, segments: Collection[str] | None) -> None:
+        if not segments:
+            return
+        chosen = frozenset(sorted(segments)[:SEGMENTS_MAX])
+        told = Told(self._terms.member, self._terms.epoch, self._master, chosen)
+        if told != self._published:
+            await self._terms.publish(POOL_KEY, told.to_bytes())
+            self._published = told
+
+
+def has_places(config: GroupFile) -> bool:
+    """Whether other places of the group can have a say in who leads."""
+    settings = config.coordination
+    return settings.backend != "file" or settings.file_folder is not None
