@@ -158,12 +158,18 @@ class Failed(_message.Message):
     def __init__(self, code: _Optional[str] = ..., what: _Optional[str] = ..., where: _Optional[str] = ..., hint: _Optional[str] = ...) -> None: ...
 
 class Heard(_message.Message):
+    __slots__ = ("hellos",)
+    HELLOS_FIELD_NUMBER: _ClassVar[int]
+    hellos: _containers.RepeatedCompositeFieldContainer[HeardHello]
+    def __init__(self, hellos: _Optional[_Iterable[_Union[HeardHello, _Mapping]]] = ...) -> None: ...
+
+class HeardHello(_message.Message):
     __slots__ = ("peer", "hello")
     PEER_FIELD_NUMBER: _ClassVar[int]
     HELLO_FIELD_NUMBER: _ClassVar[int]
     peer: str
-    hello: _peer_pb2.HelloRequest
-    def __init__(self, peer: _Optional[str] = ..., hello: _Optional[_Union[_peer_pb2.HelloRequest, _Mapping]] = ...) -> None: ...
+    hello: bytes
+    def __init__(self, peer: _Optional[str] = ..., hello: _Optional[bytes] = ...) -> None: ...
 
 class Disbelieved(_message.Message):
     __slots__ = ("peer", "reason", "detail", "count")
