@@ -191,6 +191,10 @@ class Guard:
         """closed, open or half_open."""
         return self._parts.verdicts.state(now).value
 
+    def open(self, kind: Kind) -> int:
+        """Calls that are open now."""
+        return self._open[kind]
+
     def status(self, now: float) -> dict[str, Any]:
         """For `moonmesh status`, in JSON's types."""
         parts = self._parts

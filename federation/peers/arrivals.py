@@ -128,6 +128,7 @@ def server_bounds(limits: Limits, peers: int) -> tuple[int, list[tuple[str, Any]
         ("grpc.keepalive_timeout_ms", limits.peer_handshake_ms),
         ("grpc.http2.ping_timeout_ms", limits.peer_handshake_ms),
         ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.bdp_probe", 0),
         ("grpc.http2.min_ping_interval_without_data_ms", PINGED_MS_MIN),
         *handshake_bounds(limits),
     ]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from moonmesh.v1 import peer_pb2
 
-ASK_INTERVALS = 5
+ASK_INTERVALS = 10
 """Hello intervals after an answer in which the next one is asked for: most hellos need none."""
 LATE_INTERVALS = 2
 """Hello intervals for which an answer that was asked for is waited for; each hello asks again meanwhile."""

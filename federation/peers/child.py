@@ -42,6 +42,9 @@ STABLE_SECONDS = 60.0
 """Serving for so long, its back-off starts anew."""
 REPORT_TICKS = 4
 """Ticks from one report of its counters to the next."""
+DETAILS_TICKS = 40
+"""Ticks from one report with details to the next, where nobody asks for `status`: they have the guards of all
+peers, and making and reading them costs more than all else that an idle process does."""
 LOG_CHECK_TICKS = 120
 
 
@@ -108,7 +111,7 @@ class ServingProcess:
         self._verdicts: dict[str, bool] = {}
         self._untold: set[str] = set()
         self._ping = 0
-        self._report_wanted = False
+        self._report_wanted = self._details_wanted = False
         self._reported = asyncio.Event()
         self._started_at = 0.0
         self._last_exit = ""
@@ -164,7 +167,7 @@ class ServingProcess:
         if not self.serves:
             return
         self._reported.clear()
-        self._report_wanted = True
+        self._report_wanted = self._details_wanted = True
         self._wake.set()
         with contextlib.suppress(asyncio.TimeoutError):
             async with timeout(seconds):
@@ -186,6 +189,11 @@ class ServingProcess:
             "last_exit": self._last_exit,
             "snapshots": self._feed.snapshots,
         }
+
+    @property
+    def pulls(self) -> int:
+        """Open now, as it last told."""
+        return self._absorber.pulls
 
     def guards(self, peer: str) -> dict[str, Any] | None:
         """How it guards against a peer; None where none has told so far."""
@@ -292,6 +300,7 @@ class ServingProcess:
                 return f"used {used >> 20} MiB of memory and was killed"
             self._ping += 1
             self._report_wanted |= ticks % REPORT_TICKS == 0
+            self._details_wanted |= ticks % DETAILS_TICKS == REPORT_TICKS
             self._wake.set()
             if ticks % LOG_CHECK_TICKS == 0:
                 await asyncio.to_thread(truncate, self._spawner.log, LOG_BYTES)
@@ -305,8 +314,11 @@ class ServingProcess:
                 self._wake.clear()
                 if self._ping != pinged or self._report_wanted:
                     pinged = self._ping
-                    ping = serving_pb2.Ping(n=pinged, report=self._report_wanted)
+                    report = self._report_wanted
+                    details = report and self._details_wanted
+                    ping = serving_pb2.Ping(n=pinged, report=report, details=details)
                     self._report_wanted = False
+                    self._details_wanted &= not report
                     await channel.send(serving_pb2.ToServing(ping=ping))
                 while self._untold:
                     peer = self._untold.pop()
@@ -345,9 +357,11 @@ class ServingProcess:
         if which == "pong":
             self._watch.pong()
             if message.pong.HasField("report"):
-                self._absorber.absorb(message.pong.report)
-                self._details = self._absorber.details
-                self._reported.set()
+                report = message.pong.report
+                self._absorber.absorb(report)
+                if report.details_json:
+                    self._details = self._absorber.details
+                    self._reported.set()
         elif which == "heard":
             for heard in message.heard.hellos:
                 self._take_hello(self._known(heard.peer), heard.hello)

@@ -134,7 +134,7 @@ class Talk:
             Replica(blocks_max=20 * WITHDRAWN_AT_ONCE, hop_limit=1, on_change=lambda _: None),
             callers=Callers("f", [Caller("west", [KEY.public_key()], frozenset())]),
             config=CONFIG,
-            report=lambda: serving_pb2.ServingReport(details_json="{}"),
+            report=lambda details: serving_pb2.ServingReport(details_json="{}" if details else ""),
             hushed=lambda: self.hushed.append(True),
         )
         self.tasks = [
@@ -173,8 +173,17 @@ async def hello_of(talk: Talk) -> peer_pb2.HelloRequest:
     return peer_pb2.HelloRequest.FromString(heard.hello)
 
 
-async def test_a_hello_that_is_well_signed_is_passed_on_byte_for_byte(talk: Talk) -> None:
+def altered(**statement: bytes) -> peer_pb2.HelloRequest:
     said = hello(1)
+    said.statement.MergeFrom(peer_pb2.SignedStatement(**statement))
+    return said
+
+
+@pytest.mark.parametrize("said", [hello(1), hello(1, STRANGER), hello(1, group="east")])
+async def test_a_hello_is_passed_on_byte_for_byte_whoever_has_signed_it(
+    talk: Talk, said: peer_pb2.HelloRequest
+) -> None:
+    """The gateway verifies it."""
     assert pass_on(talk, said)
     (heard,) = (await talk.next("heard")).heard.hellos
     assert (heard.peer, heard.hello) == ("west", said.SerializeToString())
@@ -183,12 +192,12 @@ async def test_a_hello_that_is_well_signed_is_passed_on_byte_for_byte(talk: Talk
 @pytest.mark.parametrize(
     ("said", "reason"),
     [
-        (hello(1, STRANGER), "bad_signature"),
-        (hello(1, group="east"), "other_group"),
         (peer_pb2.HelloRequest(), "bad_signature"),
+        (altered(signature=bytes(65)), "bad_signature"),
+        (altered(body=bytes(CONFIG.max_statement_bytes + 1)), "oversize"),
     ],
 )
-async def test_one_that_is_not_is_refused_at_once_and_counted(
+async def test_one_that_cannot_be_is_refused_at_once_and_counted(
     talk: Talk, said: peer_pb2.HelloRequest, reason: str
 ) -> None:
     assert [pass_on(talk, said) for _ in range(3)] == [False] * 3

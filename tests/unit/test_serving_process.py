@@ -116,7 +116,6 @@ async def heard_from(serving: ServingProcess, message: serving_pb2.FromServing) 
         '{"a":' * 10 + "1" + "}" * 10,
         '{"guards": 5}',
         "5",
-        "",
         '{"blocks": NaN}',
         '{"blocks": -Infinity}',
         '{"blocks": 1' + "0" * 4000 + "}",
@@ -125,7 +124,7 @@ async def heard_from(serving: ServingProcess, message: serving_pb2.FromServing) 
         '{"store": {"x": ["\\u001b[2J"]}}',
         json.dumps({"store": list(range(100_000))}),
     ],
-    ids=lambda text: text[:20] or "nothing",
+    ids=lambda text: text[:20],
 )
 async def test_details_that_are_none_are_a_reason_to_kill(
     serving: ServingProcess, details: str
