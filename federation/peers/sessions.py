@@ -100,6 +100,8 @@ class Sessions:
         self._followers: dict[tuple[str, bytes], asyncio.Task[None]] = {}
         self._news: dict[tuple[str, bytes], asyncio.Event] = {}
         self._questions: dict[tuple[str, bytes], asyncio.Task[None]] = {}
+        self._greeted = False
+        """Since the last silence."""
         self._unanswered: set[str] = set()
         self._back_at: dict[str, float] = {}
         for name, link in self.links.items():
@@ -196,12 +198,18 @@ class Sessions:
     def hush(self) -> None:
         """Silent, if the term is over. Called each time before something is said: a process that was frozen
         for longer than its term is here before anything has told it so."""
-        if not self._terms.valid():
-            self._gossip.silence()
+        if self._terms.valid():
+            return
+        self._gossip.silence()
+        if self._greeted:
+            self._greeted = False
+            for link in self.links.values():
+                link.hush()
 
     def _send(self) -> None:
         self.hush()
         for peer, hello in self._gossip.outbox(_Full(self.links, time.monotonic())):
+            self._greeted = True
             try:
                 self.links[peer].greet(hello)
             except PeerError:
