@@ -69,7 +69,7 @@ class Sessions:
         terms: whether this gateway leads its group, and so may speak; and where its epochs come from.
         refusals: where statements that are not believed are written down.
         on_problem: told what an operator has to know.
-        on_tick: called when there is a new statement of ours.
+        on_tick: called when there is a new statement of ours, or none any more.
     """
 
     def __init__(
@@ -154,18 +154,23 @@ class Sessions:
 
     async def run(self) -> None:
         """Greets every peer at each tick, until it is cancelled."""
+        said = None
         while True:
             self._hurry.clear()
+            began = time.monotonic()
             self.hush()
-            self._gossip.tick(time.monotonic(), int(time.time() * 1000))
-            self._on_tick()
+            self._gossip.tick(began, int(time.time() * 1000))
+            if (greeting := self._gossip.greeting()) is not said:
+                said = greeting
+                self._on_tick()
             self._send()
             self._take_events()
-            await asyncio.sleep(TICK_SECONDS_MIN)
             self._next_at = self._gossip.next_tick_at()
             with contextlib.suppress(asyncio.TimeoutError):
                 async with timeout(self._next_at - time.monotonic()):
                     await self._hurry.wait()
+            if (early := began + TICK_SECONDS_MIN - time.monotonic()) > 0:
+                await asyncio.sleep(early)
 
     def answer(self) -> None:
         """Something was heard: sends at once what it asks for."""

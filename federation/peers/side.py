@@ -89,7 +89,7 @@ def peer_side(
         terms: whether it may be spoken in it, and where another one comes from.
         guards: of all peers, with the memory that they share.
         on_problem: told what an operator has to know.
-        on_tick: called when there is a new statement of ours.
+        on_tick: called when there is a new statement of ours, or none any more.
     """
     gossip = _gossip(config, member, epoch)
     links = [
