@@ -31,7 +31,7 @@ class PeerSide:
     sessions: Sessions
     guards: Guards
 
-    # For the serving process: see `federation.peers.child.Gossip`.
+    # For the serving process: see `federation.peers.hearing.Gossip`.
 
     def heard(self, peer: str, hello: peer_pb2.HelloRequest) -> bool:
         """A hello that the serving process has heard. False: it is not believed."""
