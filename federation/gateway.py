@@ -14,6 +14,7 @@ from typing import Any
 from federation.admin_service import AdminService
 from federation.config import GroupFile
 from federation.endpoints import Endpoints
+from federation.engine_side import engine_side
 from federation.following.follower import Follower
 from federation.following.leader import GroupService
 from federation.following.outgoing import Outgoing
@@ -34,11 +35,6 @@ from federation.pool import PoolWatch, has_places
 from federation.purge import Purge
 from federation.status import Problems, StatusReport
 from federation.timeouts import unless
-from federation.transfer.admission import Admission
-from federation.transfer.handover import EngineService
-from federation.transfer.locating import Locator, RouterService
-from federation.transfer.policy import AdmissionPolicy
-from federation.transfer.puller import Puller
 from federation.transfer.staging import Staging
 from federation.trust.credentials import EngineCredentials, load_engine_credentials
 from federation.trust.handshakes import RefusalLog, StderrWatch
@@ -163,51 +159,17 @@ class Gateway:
         inner = self._inner_credentials()
         if member:
             self._follower = self._make_follower(ledger, listings, inner)
-        staging = Staging(
-            bytes_max=limits.staging_bytes,
-            hold=limits.staging_hold_ms / 1000,
-            shares=self._guards.staging,
-        )
-        admission = Admission(
+        side = engine_side(
+            config,
+            exported=self._exported,
+            shared=self._shared,
             store=store,
             ledger=ledger,
-            naming=naming,
-            policy=AdmissionPolicy(config.gateway.admit),
-            queue_max=limits.admission_queue_blocks,
-            on_error=self._problem,
+            guards=self._guards,
+            subscriptions=peers.sessions.subscriptions if peers else None,
+            on_problem=self._problem,
         )
-        puller = Puller(
-            staging=staging,
-            holders=peers.sessions.subscriptions.holders if peers else lambda fingerprint: [],
-            landed=admission.landed,
-            limits=limits,
-            unattested=config.unattested,
-        )
-        engines = EngineService(
-            group=config.name,
-            known=config.namespaces.values(),
-            namespaces=self._shared,
-            exported=self._exported,
-            ledger=ledger,
-            puller=puller,
-            given=admission.given,
-            prefetched=admission.keep,
-            touch=peers.sessions.subscriptions.touch if peers else lambda fingerprint: None,
-            limits=limits,
-            on_error=self._problem,
-        )
-        router = RouterService(
-            locator=Locator(
-                group=config.name,
-                tracked=self._exported,
-                held=holdings.get,
-                followed=peers.sessions.subscriptions.known if peers else lambda fingerprint: [],
-                seconds=puller.speeds.seconds,
-            ),
-            namespaces=self._shared,
-            touch=peers.sessions.subscriptions.touch if peers else lambda fingerprint: None,
-            limits=limits,
-        )
+        staging, puller = side.staging, side.puller
         report = StatusReport(
             config=config,
             leading=self._leading,
@@ -218,7 +180,7 @@ class Gateway:
             staging=staging,
             puller=puller,
             queues={
-                "admission_blocks": lambda: admission.queued,
+                "admission_blocks": lambda: side.admission.queued,
                 "journal_bytes": lambda: ledger.journal_bytes,
                 "foreign_blocks": lambda: ledger.remembered,
                 "feed_blocks": lambda: self._feed.waiting,
@@ -244,10 +206,14 @@ class Gateway:
             await listings.restore()
             if serving:
                 serving.begin()
-            await endpoints.serve_engines(config, engines, router, self._group, admin_service)
+            await endpoints.serve_engines(
+                config, side.engines, side.router, self._group, admin_service
+            )
             if inner:
-                await endpoints.serve_remote_engines(config, engines, router, self._group, inner)
-            self._start(admission.run())
+                await endpoints.serve_remote_engines(
+                    config, side.engines, side.router, self._group, inner
+                )
+            self._start(side.admission.run())
             self._start(self._housekeeping(staging, store))
             self._start(listings.run(self._lost))
             if events:
@@ -374,7 +340,7 @@ class Gateway:
             reason = "its local Mooncake does not answer"
         gossip = self._peers.gossip
         gossip.set_health(Health.DEGRADED if reason else Health.OK, reason)
-        load = self._load.measure(self._serving, list(self._peers.sessions.links), time.monotonic())
+        load = self._load.measure(self._serving, time.monotonic())
         limits = self._limits
         gossip.set_load(load, Allowance(limits.peer_bytes_per_s, limits.serves_per_peer))
 

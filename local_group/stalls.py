@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 
@@ -34,6 +35,10 @@ class Stalls:
             self._stalls.append((self._last, now))
         self._last = now
 
+    def resume(self, now: float) -> None:
+        """Nobody has looked until now, and there was nothing to look at."""
+        self._last = now
+
     def lost(self, began: float, ended: float) -> float:
         """Seconds between `began` and `ended` (now, at the latest) in which the process stood still."""
         found = sum(
@@ -48,7 +53,7 @@ class Stalls:
 
 
 class Watch:
-    """A daemon thread that beats for `Stalls`. Thread-safe.
+    """A daemon thread that beats for `Stalls` while there is something to watch. Thread-safe.
 
     Args:
         clock: monotonic seconds.
@@ -58,19 +63,43 @@ class Watch:
         self._clock = clock
         self._lock = threading.Lock()
         self._stalls = Stalls(clock())
-        self._stop = threading.Event()
-        threading.Thread(target=self._run, name="store-watch", daemon=True).start()
+        self._stopped = False
+        self._sleeps = False
+        self._wanted = threading.Event()
+
+    def start(self, idle: Callable[[], bool]) -> None:
+        """Begins.
+
+        Args:
+            idle: whether nothing is under way that may have to be excused.
+        """
+        threading.Thread(target=self._run, args=(idle,), name="store-watch", daemon=True).start()
 
     def lost(self, began: float, ended: float) -> float:
         """As `Stalls.lost`."""
         with self._lock:
             return self._stalls.lost(began, ended)
 
-    def stop(self) -> None:
-        """Ends the thread."""
-        self._stop.set()
+    def wake(self) -> None:
+        """Something begins. Nearly free while the thread beats."""
+        if self._sleeps:
+            with self._lock:
+                self._stalls.resume(self._clock())
+            self._wanted.set()
 
-    def _run(self) -> None:
-        while not self._stop.wait(TICK_SECONDS):
+    def stop(self) -> None:
+        """Ends the thread, after its next beat."""
+        self._stopped = True
+        self._wanted.set()
+
+    def _run(self, idle: Callable[[], bool]) -> None:
+        while not self._stopped:
+            time.sleep(TICK_SECONDS)  # cheaper than to wait for an event
             with self._lock:
                 self._stalls.beat(self._clock())
+            # Told first: what begins from here on wakes it.
+            self._sleeps = True
+            if idle():
+                self._wanted.wait()
+            self._sleeps = False
+            self._wanted.clear()

@@ -7,8 +7,7 @@ import contextlib
 import logging
 import os
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
-from contextlib import aclosing
+from collections.abc import Callable, Collection, Container, Iterable, Mapping
 from functools import partial
 from typing import Protocol
 
@@ -29,8 +28,6 @@ from moonmesh.v1 import peer_pb2
 
 log = logging.getLogger(__name__)
 
-HELLO_INTERVALS = 2
-"""Hello intervals for which a hello is waited for its answers."""
 TICK_SECONDS_MIN = 0.01
 """Between two ticks of gossip."""
 
@@ -58,7 +55,7 @@ class Sessions:
         terms: whether this gateway leads its group, and so may speak; and where its epochs come from.
         refusals: where statements that are not believed are written down.
         on_problem: told what an operator has to know.
-        on_tick: called when there is a new statement of ours.
+        on_tick: called when there is a new statement of ours, or none any more.
         unattested: namespaces of which unattested blocks are taken.
     """
 
@@ -87,10 +84,14 @@ class Sessions:
         self._on_tick = on_tick
         self._hurry = asyncio.Event()
         self._next_at = float("-inf")
-        self._hellos: set[asyncio.Task[None]] = set()
-        self._busy: dict[str, asyncio.TimerHandle] = {}
+        self._greeted = False
+        """Since the last silence."""
         self._unanswered: set[str] = set()
         self._back_at: dict[str, float] = {}
+        for name, link in self.links.items():
+            link.on_answer = partial(self._answered, name)
+            link.on_silence = partial(self._unheard, name)
+            link.on_room = self.answer
 
     def note_positions(self, peer: str, positions: Iterable[peer_pb2.NamespacePosition]) -> None:
         """A hello says where the peer's logs stand: see `Subscriptions.note_positions`."""
@@ -101,21 +102,27 @@ class Sessions:
 
     async def run(self) -> None:
         """Greets every peer at each tick, until it is cancelled."""
+        said = None
         while True:
             self._hurry.clear()
+            began = time.monotonic()
             self.hush()
-            self._gossip.tick(time.monotonic(), int(time.time() * 1000))
-            self._on_tick()
+            self._gossip.tick(began, int(time.time() * 1000))
+            if (greeting := self._gossip.greeting()) is not said:
+                said = greeting
+                self._on_tick()
             self._send()
             self._take_events()
-            await asyncio.sleep(TICK_SECONDS_MIN)
             self._next_at = self._gossip.next_tick_at()
             with contextlib.suppress(asyncio.TimeoutError):
                 async with timeout(self._next_at - time.monotonic()):
                     await self._hurry.wait()
+            if (early := began + TICK_SECONDS_MIN - time.monotonic()) > 0:
+                await asyncio.sleep(early)
 
     def answer(self) -> None:
         """Something was heard: sends at once what it asks for."""
+        self._take_events()  # now, not at the next tick: a peer may be back
         self._send()
         if self._gossip.next_tick_at() < self._next_at:
             self._hurry.set()
@@ -134,72 +141,43 @@ class Sessions:
 
     async def close(self) -> None:
         """Ends everything and closes the links."""
-        for patience in self._busy.values():
-            patience.cancel()
-        tasks = [*self._hellos]
-        tasks += [self._raising] if self._raising else []
-        for task in tasks:
+        raising = [self._raising] if self._raising else []
+        for task in raising:
             task.cancel()
-        await asyncio.gather(*tasks, self.subscriptions.close(), return_exceptions=True)
+        await asyncio.gather(*raising, self.subscriptions.close(), return_exceptions=True)
         await asyncio.gather(*(link.close() for link in self.links.values()))
 
     def hush(self) -> None:
         """Silent, if the term is over. Called each time before something is said: a process that was frozen
         for longer than its term is here before anything has told it so."""
-        if not self._terms.valid():
-            self._gossip.silence()
+        if self._terms.valid():
+            return
+        self._gossip.silence()
+        if self._greeted:
+            self._greeted = False
+            for link in self.links.values():
+                link.hush()
 
     def _send(self) -> None:
         self.hush()
-        # A peer that hangs is greeted once an interval, and what it is to be told is kept until then. Not
-        # longer: it may hear us well, and only its answers are lost.
-        interval = self._limits.hello_interval_ms / 1000
-        for peer, hello in self._gossip.outbox(self._busy):
-            patience = asyncio.get_running_loop().call_later(interval, self._free, peer)
-            self._busy[peer] = patience
-            task = asyncio.create_task(self._greet(peer, hello, patience))
-            self._hellos.add(task)
-            task.add_done_callback(partial(self._greeted, peer, patience))
+        for peer, hello in self._gossip.outbox(_Full(self.links, time.monotonic())):
+            self._greeted = True
+            try:
+                self.links[peer].greet(hello)
+            except PeerError:
+                self._unheard(peer)
 
-    def _free(self, peer: str) -> None:
-        del self._busy[peer]
+    def _answered(self, peer: str, reply: peer_pb2.HelloReply) -> None:
+        if peer in self._unanswered:
+            self._unanswered.discard(peer)
+            self._is_back(peer)
+        self._gossip.receive(peer, reply, time.monotonic())
+        self.note_positions(peer, reply.positions)
         self.answer()
 
-    def _greeted(self, peer: str, patience: asyncio.TimerHandle, task: asyncio.Task[None]) -> None:
-        self._hellos.discard(task)
-        if not task.cancelled():
-            task.result()
-            self._let_go(peer, patience)
-
-    def _let_go(self, peer: str, patience: asyncio.TimerHandle) -> None:
-        """The hello of this `patience` has been heard, or never will be: the peer can be told more."""
-        patience.cancel()
-        if self._busy.get(peer) is patience:
-            del self._busy[peer]
-        self.answer()
-
-    async def _greet(
-        self, peer: str, hello: peer_pb2.HelloRequest, patience: asyncio.TimerHandle
-    ) -> None:
-        """One hello to all gateways of a peer.
-
-        It can be told more once the one that speaks for it has answered: others, slow or not there, delay
-        nothing.
-        """
-        seconds = self._limits.hello_interval_ms / 1000 * HELLO_INTERVALS
-        try:
-            async with aclosing(self.links[peer].hello(hello, seconds)) as replies:
-                async for reply in replies:
-                    if peer in self._unanswered:
-                        self._unanswered.discard(peer)
-                        self._is_back(peer)
-                    self._gossip.receive(peer, reply, time.monotonic())
-                    self.note_positions(peer, reply.positions)
-                    if not reply.silent:
-                        self._let_go(peer, patience)
-        except PeerError:
-            counters.add("moonmesh_hello_errors_total")
-            self._unanswered.add(peer)
+    def _unheard(self, peer: str) -> None:
+        counters.add("moonmesh_hello_errors_total")
+        self._unanswered.add(peer)
 
     def _take_events(self) -> None:
         for event in self._gossip.events():
@@ -244,3 +222,17 @@ class Sessions:
         self._back_at[peer] = now
         self.links[peer].back()
         self.subscriptions.back(peer)
+
+
+class _Full(Container[str]):
+    """Peers for which a hello waits already: what they are to be told is kept until that one is on its way.
+
+    For an interval at most: a peer may hear us well, and only what comes back be lost.
+    """
+
+    def __init__(self, links: Mapping[str, PeerLink], now: float) -> None:
+        self._links = links
+        self._now = now
+
+    def __contains__(self, peer: object) -> bool:
+        return self._links[str(peer)].full(self._now)

@@ -31,15 +31,19 @@ class PeerSide:
     sessions: Sessions
     guards: Guards
 
-    # For the serving process: see `federation.peers.child.Gossip`.
+    # For the serving process: see `federation.peers.hearing.Gossip`.
 
     def heard(self, peer: str, hello: peer_pb2.HelloRequest) -> bool:
         """A hello that the serving process has heard. False: it is not believed."""
         receipt = self.gossip.receive(peer, hello, time.monotonic())
         believed = receipt is not Receipt.REJECTED
-        self.sessions.note_positions(peer, hello.positions if believed else ())
-        self.sessions.answer()
+        if believed and hello.positions:
+            self.sessions.note_positions(peer, hello.positions)
         return believed
+
+    def all_heard(self) -> None:
+        """There are no more of them now: what they ask for is said."""
+        self.sessions.answer()
 
     def disbelieved(self, peer: str, reason: str, detail: str, count: int) -> None:
         """Hellos that the serving process did not believe.
@@ -63,7 +67,7 @@ class PeerSide:
             KeyError: if there is no such peer.
         """
         reason = self.gossip.release(peer)
-        self.sessions.note_positions(peer, ())
+        self.sessions.answer()
         return "" if reason is None else reason.value
 
 
@@ -85,7 +89,7 @@ def peer_side(
         terms: whether it may be spoken in it, and where another one comes from.
         guards: of all peers, with the memory that they share.
         on_problem: told what an operator has to know.
-        on_tick: called when there is a new statement of ours.
+        on_tick: called when there is a new statement of ours, or none any more.
     """
     gossip = _gossip(config, member, epoch)
     links = [

@@ -1,0 +1,93 @@
+"""The part of a gateway that works for engines: staging, pulls, admission, and what they may ask."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from federation.config import GroupFile
+from federation.limits.guards import Guards
+from federation.peers.subscriptions import Subscriptions
+from federation.transfer.admission import Admission
+from federation.transfer.handover import EngineService
+from federation.transfer.locating import Locator, RouterService
+from federation.transfer.policy import AdmissionPolicy
+from federation.transfer.puller import Puller
+from federation.transfer.staging import Staging
+from local_group.ledger import Ledger
+from local_group.store import StoreClient
+
+
+@dataclass(frozen=True)
+class EngineSide:
+    """What engines and routers of this group have of a gateway."""
+
+    staging: Staging
+    admission: Admission
+    puller: Puller
+    engines: EngineService
+    router: RouterService
+
+
+def engine_side(
+    config: GroupFile,
+    *,
+    exported: frozenset[bytes],
+    shared: frozenset[bytes],
+    store: StoreClient,
+    ledger: Ledger,
+    guards: Guards,
+    subscriptions: Subscriptions | None,
+    on_problem: Callable[[str], None],
+) -> EngineSide:
+    """Puts the parts together.
+
+    Args:
+        exported, shared: namespaces that some peer may import, and those besides that some peer exports.
+        subscriptions: what is known of peers; None for a group that runs alone.
+        on_problem: told what an operator has to know.
+    """
+    limits = config.limits
+    staging = Staging(
+        bytes_max=limits.staging_bytes,
+        hold=limits.staging_hold_ms / 1000,
+        shares=guards.staging,
+    )
+    admission = Admission(
+        store=store,
+        ledger=ledger,
+        naming=config.naming,
+        policy=AdmissionPolicy(config.gateway.admit),
+        queue_max=limits.admission_queue_blocks,
+        on_error=on_problem,
+    )
+    puller = Puller(
+        staging=staging,
+        holders=subscriptions.holders if subscriptions else lambda fingerprint: [],
+        landed=admission.landed,
+        limits=limits,
+        unattested=config.unattested,
+    )
+    touch = subscriptions.touch if subscriptions else lambda fingerprint: None
+    engines = EngineService(
+        group=config.name,
+        known=config.namespaces.values(),
+        namespaces=shared,
+        exported=exported,
+        ledger=ledger,
+        puller=puller,
+        given=admission.given,
+        prefetched=admission.keep,
+        touch=touch,
+        limits=limits,
+        on_error=on_problem,
+    )
+    locator = Locator(
+        group=config.name,
+        tracked=exported,
+        held=ledger.holdings.get,
+        followed=subscriptions.known if subscriptions else lambda fingerprint: [],
+        seconds=puller.speeds.seconds,
+    )
+    router = RouterService(locator=locator, namespaces=shared, touch=touch, limits=limits)
+    return EngineSide(staging, admission, puller, engines, router)
