@@ -302,3 +302,11 @@ class Answers:
         self.link.greet(asked)
         await wait_for_async(lambda: len(self.replies) >= gateways, 5, "the answers")
         return list(self.replies)
+
+
+def plain_hello(made: Made, own: str = "west") -> bytes:
+    """A hello as gossip says it."""
+    west = gossip(made, own, "east")
+    west.tick(time.monotonic(), 1)
+    ((_, hello),) = west.outbox()
+    return bytes(hello.SerializeToString())
