@@ -8,7 +8,7 @@ Mooncake listings find, here as there.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 
 from federation.config import Limits
@@ -79,6 +79,12 @@ class Copying:
         elif which == "blocks" and page.blocks.fingerprint in self._namespaces:
             self._blocks(page.blocks, step)
         return step
+
+    def wrote(self, entries: Iterable[Entry]) -> None:
+        """Engines here have written these, and the leader is told of them anyway."""
+        if not self.complete:
+            for entry in entries:
+                self._unnamed.skip(entry.fingerprint, entry.name)
 
     def lacking(self, count: int) -> list[Entry]:
         """Up to `count` own blocks that the snapshot did not name, each once; for the leader to be told.

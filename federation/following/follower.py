@@ -123,6 +123,8 @@ class Follower:
         """Engines here have written these, which are this group's own."""
         if self._follows.is_set():
             self._outgoing.add(entries)
+            if self._copying is not None:
+                self._copying.wrote(entries)
             self._to_tell.set()
 
     def status(self) -> dict[str, Any] | None:

@@ -20,6 +20,8 @@ BLOCKS_PER_MESSAGE = 256
 """Blocks in one message: a few ms of work at either end, between which other things get their turn."""
 CHANGED_MAX = 262_144
 """Changed blocks that wait to be sent (30 MB); with more, everything is sent anew instead."""
+SKIPPED_MAX = 65_536
+"""Blocks that came while a snapshot did, and that are known as such."""
 WITHDRAWN_AT_ONCE = 1024
 """Blocks that a replica withdraws in one go: 10 ms, between which pings are answered."""
 
@@ -140,6 +142,7 @@ class Unnamed:
         self._through = dict.fromkeys(namespaces, -1)
         self._names: dict[bytes, array[int]] = {}
         self._spared: set[tuple[bytes, int]] = set()
+        self._skipped: set[tuple[bytes, int]] = set()
 
     def page(self, blocks: serving_pb2.OfferedBlocks) -> None:
         """A part of the snapshot."""
@@ -159,6 +162,11 @@ class Unnamed:
         """It was named after all, or told of since."""
         if fingerprint in self._names:
             self._spared.add((fingerprint, name))
+
+    def skip(self, fingerprint: bytes, name: int) -> None:
+        """It came after the snapshot had begun: that cannot name it."""
+        if len(self._skipped) < SKIPPED_MAX:  # of more it is said that they are unnamed
+            self._skipped.add((fingerprint, name))
 
     def add(self, fingerprint: bytes, name: int) -> None:
         """It was named, but not as it is here."""
@@ -193,9 +201,11 @@ class Unnamed:
             if not held:
                 return
             before = held[-1]
-            unnamed = set(held).difference(named)
+            unnamed = sorted(set(held).difference(named))
+            if self._skipped:
+                unnamed = [name for name in unnamed if (fingerprint, name) not in self._skipped]
             if unnamed:
-                self._names.setdefault(fingerprint, array("Q")).extend(sorted(unnamed))
+                self._names.setdefault(fingerprint, array("Q")).extend(unnamed)
 
 
 class Replica:

@@ -81,6 +81,7 @@ class Pair:
         for entry in entries:
             self.put(self.follower, entry)
         self.outgoing.add(entries)
+        self.copying.wrote(entries)
 
     def apply(self, message: group_pb2.FollowPage) -> None:
         raw = message.SerializeToString()
@@ -157,6 +158,16 @@ def test_a_snapshot_does_not_take_away_what_the_leader_has_not_been_told() -> No
     assert set(pair.leader.after(FP, -1, 99)) == names("a", "mine")
     pair.settle()
     assert pair.content(pair.follower) == pair.content(pair.leader)
+
+
+def test_what_is_written_while_a_snapshot_comes_is_told_once() -> None:
+    pair = Pair()
+    assert pair.pass_one()  # the snapshot has begun
+    pair.write(own(FP, "mine", 8, ONE))
+    while pair.pass_one():
+        pass
+    assert pair.tell() == [own(FP, "mine", 8, ONE)]
+    assert pair.tell() == []
 
 
 def test_what_a_new_leader_was_never_told_it_is_told() -> None:
