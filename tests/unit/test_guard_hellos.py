@@ -7,7 +7,6 @@ import grpc.aio
 import pytest
 
 from federation.limits.errors import ShedError
-from federation.peers.asking import ASKED
 from federation.peers.gossip_config import HELLO_BYTES_MAX
 from federation.peers.wire import HELLO_METHOD
 from moonmesh.v1 import peer_pb2
@@ -57,27 +56,3 @@ async def test_hellos_above_the_rate_end_their_stream_and_are_not_said_for_a_whi
         with pytest.raises(ShedError, match=r"left alone for now \(retry_after"):
             link.greet(hello)
         await pulled(link, "absent")
-
-
-async def test_of_more_streams_of_hellos_than_a_peer_may_have_the_oldest_is_ended(
-    made: Made,
-) -> None:
-    east = East(made, peer_hello_streams=2)
-    async with linked(east, made) as link, linked(east, made, "north") as north:
-        await Answers(north).to(peer_pb2.HelloRequest.FromString(plain_hello(made, "north")))
-        calls = []
-        for _ in range(3):
-            call = link.gateways[0].control.stream_stream(HELLO_METHOD)(timeout=30)
-            await call.write(plain_hello(made))
-            assert await call.read() is not grpc.aio.EOF
-            calls.append(call)
-        assert await calls[0].read() is grpc.aio.EOF, "in order, and not by an error"
-        await wait_for_async(lambda: east.status()["open"] == {"hello": 2}, 5, "its place")
-        for call in calls[1:]:
-            await call.write(plain_hello(made) + ASKED)
-            assert await call.read() is not grpc.aio.EOF
-        assert east.status("north")["open"] == {"hello": 1}, "another peer has its own"
-        east.service.leave()
-        for call in calls[1:]:
-            assert await call.read() is grpc.aio.EOF
-    assert east.status()["open"] == {}
