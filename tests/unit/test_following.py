@@ -294,7 +294,7 @@ async def test_a_place_of_another_pool_copies_and_tells_nothing(bench: Bench) ->
     await bench.a.write("of a")
     await bench.b.write("of b")
     await wait_for_async(lambda: state(bench.b)["error"] == "another pool", 5, "why, in status")
-    assert (bench.a.keys(), bench.b.keys()) == ({"of a"}, {"of b"})
+    assert (bench.a.names(), bench.b.names()) == (names("of a"), names("of b"))
     bench.b.follower.bar("")
     await copied(bench.b, "of a", "of b")
     await copied(bench.a, "of a", "of b")

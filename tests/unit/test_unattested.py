@@ -172,7 +172,7 @@ async def test_one_is_pulled_where_that_is_allowed_and_is_never_offered_onward(
     puller = Puller(
         staging=Staging(bytes_max=1 << 20, hold=10.0),
         holders=lambda _: [(source, view_of([key_hash(FP, "k0")]))],
-        landed=lambda block, hops: landed.append((block.key, hops)),
+        landed=lambda block: landed.append((block.key, block.hops)),
         limits=Limits(),
         unattested=[FP] if allowed else [],
     )
