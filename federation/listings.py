@@ -32,10 +32,10 @@ FOUND_AT_ONCE = 256
 """Blocks that a listing finds and that are taken in one go: a ms or two."""
 DOUBTFUL_AT_ONCE = 4096
 """Blocks that may be a peer's and that are recorded in one go."""
-DUTY = 20
+DUTY = 60
 """Listings are made in one of so many parts of the time at most: a master of a million keys is slower for
 others while it makes one."""
-LOST_DUTY = 4
+LOST_DUTY = 5
 """The same while serves show that much is lost, and peers should be told."""
 
 

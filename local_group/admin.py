@@ -26,7 +26,7 @@ LISTING_TIMEOUT_S = 30.0
 """Seconds for a whole key listing: 100,000 keys take 0.1 s."""
 
 _CHUNK = 1 << 18
-_LISTING_CHUNK = 1 << 16
+_LISTING_CHUNK = 1 << 15
 _NOT_FOUND = "OBJECT_NOT_FOUND"
 
 

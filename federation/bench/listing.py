@@ -217,19 +217,22 @@ def _measure(
         writer.fill(options.keys, stop)
         filled = time.monotonic() - began
         quiet: list[float] = []
+        idle: list[float] = []
         listed: list[float] = []
         listings: list[dict[str, float]] = []
         for number in range(options.rounds):
             if stop.is_set():
                 break
             say(f"Round {number + 1} of {options.rounds}.")
+            pipe.send((False, options.seconds))
             quiet += writer.put(time.monotonic() + options.seconds)
-            pipe.send(options.seconds)
+            idle.append(pipe.recv())
+            pipe.send((True, options.seconds))
             listed += writer.put(time.monotonic() + options.seconds)
             listings += pipe.recv()
         if not listings or not quiet:
             return
-        _judge(report, options, filled, quiet, listed, listings)
+        _judge(report, options, filled, quiet, listed, listings, idle)
     finally:
         with contextlib.suppress(OSError):
             pipe.send(None)
@@ -245,6 +248,7 @@ def _judge(
     quiet: list[float],
     listed: list[float],
     listings: list[dict[str, float]],
+    idle: list[float],
 ) -> None:
     usual = float(np.quantile(quiet, 0.99))
     paced = _mixed(quiet, listed, 1 / DUTY, 0.99)
@@ -258,6 +262,7 @@ def _judge(
         "CPU of the gateway, s": quantile([each["cpu"] for each in later], 0.5),
         "stall of the gateway, ms, p50": quantile([each["stall_ms"] for each in later], 0.5),
         "stall of the gateway, ms, worst": max(each["stall_ms"] for each in later),
+        "the same while nothing is listed, p50": quantile(idle, 0.5),
         "the first one, that finds all: s": listings[0]["seconds"],
         "stall by the first one, ms": listings[0]["stall_ms"],
     }
@@ -332,7 +337,13 @@ def _lister(pipe: Connection, url: str, fingerprint: bytes) -> None:
         ledger = Ledger(held, Journal(Path("/nonexistent"), 0))
         async with AdminClient(url) as admin:
             listings = Listings(ledger, admin, Limits(), print, namespaces=[fingerprint])
-            while (seconds := await asyncio.to_thread(pipe.recv)) is not None:
+            while (order := await asyncio.to_thread(pipe.recv)) is not None:
+                lists, seconds = order
+                if not lists:
+                    ticker = _Ticker()
+                    await asyncio.sleep(seconds)
+                    pipe.send(1e3 * await ticker.stop())
+                    continue
                 made: list[dict[str, float]] = []
                 until = time.monotonic() + seconds
                 while not made or time.monotonic() < until:
