@@ -13,6 +13,8 @@ LATE_INTERVALS = 2
 ANEW_INTERVALS = 6
 """Hello intervals after which a stream that does not answer is given up for a new one: so what a frozen
 gateway finds when it is thawed are that many old hellos, and not all of them."""
+STALE_S = 1.0
+"""Seconds, and `LATE_INTERVALS` if that is longer, after which a hello that waits is not said any more."""
 EARLY = 0.1
 """Hello intervals by which one may come before its time, since timers are not exact."""
 

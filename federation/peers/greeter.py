@@ -15,7 +15,7 @@ import grpc
 import grpc.aio
 
 from federation.errors import PeerError
-from federation.peers.asking import ASKED, EARLY, LATE_INTERVALS, Asking
+from federation.peers.asking import ASKED, EARLY, LATE_INTERVALS, STALE_S, Asking
 from federation.peers.wire import UnaskedError
 
 Method: TypeAlias = grpc.aio.StreamStreamMultiCallable[bytes, bytes]
@@ -128,7 +128,8 @@ class Greeter:
     def stale(self) -> bool:
         """Whether what waits has waited for so long that it is not to be said: a process that was frozen is
         to learn first whether it still speaks for its group."""
-        return time.monotonic() - self._said_at > LATE_INTERVALS * self._interval
+        waited = time.monotonic() - self._said_at
+        return waited > max(STALE_S, LATE_INTERVALS * self._interval)
 
     def sent(self) -> None:
         """A hello is on its way, and none waits."""

@@ -11,7 +11,7 @@ import grpc
 import grpc.aio
 import pytest
 
-from federation.peers.asking import ANEW_INTERVALS, ASKED
+from federation.peers.asking import ANEW_INTERVALS, ASKED, STALE_S
 from federation.peers.link import PeerLink
 from federation.peers.wire import HELLO_METHOD
 from federation.timeouts import timeout
@@ -127,7 +127,7 @@ async def test_a_hello_that_has_waited_too_long_is_not_said(made: Made, hushed: 
         if hushed:
             link.hush()
         else:
-            time.sleep(3 * INTERVAL_MS / 1000)  # noqa: ASYNC251 - frozen before it could be said
+            time.sleep(STALE_S + 0.1)  # noqa: ASYNC251 - frozen before it could be said
         for _ in range(5):
             await asyncio.sleep(INTERVAL_MS / 1000)
         assert read == []
