@@ -326,7 +326,7 @@ class Gateway:
             reason = "its local Mooncake does not answer"
         gossip = self._peers.gossip
         gossip.set_health(Health.DEGRADED if reason else Health.OK, reason)
-        load = self._load.measure(self._serving, list(self._peers.sessions.links), time.monotonic())
+        load = self._load.measure(self._serving, time.monotonic())
         limits = self._limits
         gossip.set_load(load, Allowance(limits.peer_bytes_per_s, limits.serves_per_peer))
 

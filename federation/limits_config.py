@@ -185,6 +185,9 @@ class Limits(BaseModel):
     peer_requests_refused: Annotated[int, _count(1, 65_536)] = 64
     """Calls of one peer that are being refused, for which the server keeps places: that takes no time to
     speak of."""
+    peer_hello_streams: Annotated[int, _count(1, 256)] = 8
+    """Streams of hellos open from one peer: one from each of its gateways that speaks, and some whose end has
+    not been noticed yet. With one more the oldest is ended."""
     peer_catalogs_per_namespace: Annotated[int, _count(1, 64)] = 2
     """Calls for a catalog open to one peer, and from one, in one namespace: the one that waits, and one
     after a reconnect."""
@@ -197,7 +200,7 @@ class Limits(BaseModel):
     peer_hellos_per_s: Annotated[int, _count(1, 10_000)] = 50
     """Hellos a second from one peer, and to one: the most that `hello_interval_ms` allows is 20, twice that
     while a peer's leader changes, and a signature is checked for each. One that goes to several gateways of
-    a peer is one."""
+    a peer is one. With one more its stream is ended."""
     peer_bytes_per_s: Annotated[int, _Bytes, _count(4 * MIB, 1024 * GIB)] = GIB
     """Bytes of blocks a second from one peer, and to one. A stream that is faster is slowed down. Set it
     to the share of your line that a peer may have."""

@@ -21,6 +21,7 @@ import socket
 import sys
 import time
 from dataclasses import asdict
+from typing import Any
 
 from federation import telemetry
 from federation.catalog.offers import Offers
@@ -29,6 +30,7 @@ from federation.counters import counters
 from federation.endpoints import Endpoints
 from federation.errors import MoonmeshError
 from federation.limits.guards import make_guards
+from federation.limits.names import Kind
 from federation.local_store import ADMIN_SECONDS, connect_store
 from federation.peers.channel import Channel, message_bytes_max, receive_now, send_now
 from federation.peers.details import GUARDS
@@ -43,6 +45,7 @@ from federation.transfer.server import BlockServer
 from federation.trust.handshakes import RefusalLog, StderrWatch
 from local_group.admin import AdminClient
 from local_group.breaker import BreakerState
+from local_group.gate import StoreStats
 from local_group.store import StoreClient
 from moonmesh.v1 import serving_pb2
 
@@ -95,7 +98,7 @@ class Serving:
             self._replica,
             callers=self._setup.callers,
             config=gossip_config(self._config.limits),
-            report=lambda: self._report(relay.queues),
+            report=lambda details: self._report(relay.queues if details else None),
             hushed=self._hushed,
         )
         with StderrWatch(self._refusals):
@@ -163,16 +166,10 @@ class Serving:
         if self._service is not None:
             self._service.wake()
 
-    def _report(self, queues: dict[str, int]) -> serving_pb2.ServingReport:
+    def _report(self, queues: dict[str, int] | None) -> serving_pb2.ServingReport:
+        """What it says of itself; with details if there are queues."""
         stats = self._store.stats() if self._store is not None else None
-        now = time.monotonic()
-        details = {
-            GUARDS: {name: guard.incoming.status(now) for name, guard in self._guards.items()},
-            "blocks": len(self._replica.holdings),
-            "store": None if stats is None else asdict(stats),
-            "telemetry": telemetry.stats(),
-            "queues": queues,
-        }
+        guards = [guard.incoming for guard in self._guards.values()]
         return serving_pb2.ServingReport(
             counters=counters.snapshot(),
             refused=(
@@ -184,8 +181,19 @@ class Serving:
             # Not connected yet: it does not serve either, and that is known. Called unwell, it would be taken
             # for that until its next report, when it has long begun to serve.
             store_well=stats is None or stats.breaker == BreakerState.CLOSED.value,
-            details_json=json.dumps(details),
+            details_json="" if queues is None else json.dumps(self._details(queues, stats)),
+            pulls=sum(guard.open(Kind.PULL) for guard in guards),
         )
+
+    def _details(self, queues: dict[str, int], stats: StoreStats | None) -> dict[str, Any]:
+        now = time.monotonic()
+        return {
+            GUARDS: {name: guard.incoming.status(now) for name, guard in self._guards.items()},
+            "blocks": len(self._replica.holdings),
+            "store": None if stats is None else asdict(stats),
+            "telemetry": telemetry.stats(),
+            "queues": queues,
+        }
 
 
 def restrict(limits: Limits) -> None:

@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from gossip.config import GossipConfig
-from gossip.statement import Reason, Signed, Statement, StatementError, Verifier, verify
+from gossip.ed25519 import SIGNATURE_BYTES
+from gossip.statement import Reason, StatementError, check_size
 from moonmesh.v1 import peer_pb2
 
 
-def read_hello(
-    message: peer_pb2.HelloRequest,
-    *,
-    group: str,
-    federation: str,
-    keys: Iterable[Verifier],
-    config: GossipConfig,
-) -> tuple[Signed, Statement]:
-    """What a hello's sender says of itself, as far as it can be checked without what it said before.
+def check_hello(message: peer_pb2.HelloRequest, config: GossipConfig) -> None:
+    """Refuses a hello that cannot be one, whoever has signed it.
 
     Raises:
         StatementError: says what is wrong.
     """
     check_parts(message, config)
-    signed = Signed.read(message.statement)
-    return signed, verify(signed, group=group, federation=federation, keys=keys, config=config)
+    statement = message.statement
+    check_size(statement.body, config)
+    if len(statement.signature) != SIGNATURE_BYTES:
+        raise StatementError(
+            Reason.BAD_SIGNATURE,
+            f"a signature of {len(statement.signature)} bytes, not {SIGNATURE_BYTES}",
+        )
 
 
 def check_parts(message: peer_pb2.HelloRequest, config: GossipConfig) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 
@@ -58,7 +59,7 @@ class Watch:
         self._clock = clock
         self._lock = threading.Lock()
         self._stalls = Stalls(clock())
-        self._stop = threading.Event()
+        self._stopped = False
         threading.Thread(target=self._run, name="store-watch", daemon=True).start()
 
     def lost(self, began: float, ended: float) -> float:
@@ -67,10 +68,11 @@ class Watch:
             return self._stalls.lost(began, ended)
 
     def stop(self) -> None:
-        """Ends the thread."""
-        self._stop.set()
+        """Ends the thread, after its next beat."""
+        self._stopped = True
 
     def _run(self) -> None:
-        while not self._stop.wait(TICK_SECONDS):
+        while not self._stopped:
+            time.sleep(TICK_SECONDS)  # cheaper than to wait for an event
             with self._lock:
                 self._stalls.beat(self._clock())

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import os
 import random
 import signal
 import time
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -27,15 +27,17 @@ import grpc.aio
 from chaos.errors import ChaosError
 from federation.config import Limits
 from federation.peering import Peering, load_peering
+from federation.peers.arrivals import Context
+from federation.peers.asking import Told
 from federation.peers.gossip_config import gossip_config
+from federation.peers.greeter import Greeter
 from federation.peers.wire import HELLO_METHOD
 from federation.trust.credentials import Credentials, load_credentials
-from gossip.engine import GossipEngine, Message, Outgoing
+from gossip.engine import GossipEngine, Message
 from moonmesh.v1 import peer_pb2
 
 NEVER: Final = 1e9
 """Seconds."""
-HELLO_SECONDS: Final = 2.0
 TICK_SECONDS_MIN: Final = 0.01
 
 
@@ -70,14 +72,13 @@ class LightPeer:
             rng=random.Random(own.group),
             now=time.monotonic(),
         )
-        self._calls: set[asyncio.Task[None]] = set()
         self.met = asyncio.Event()
         """It and the target hear each other, or did at one time."""
 
     async def serve(self, address: str) -> grpc.aio.Server:
         """Answers hellos at an address of its own."""
         server = grpc.aio.server()
-        handler = grpc.unary_unary_rpc_method_handler(self._hello)
+        handler = grpc.stream_stream_rpc_method_handler(self._hellos)
         name = HELLO_METHOD.rsplit("/", 1)[1]
         server.add_generic_rpc_handlers(
             (grpc.method_handlers_generic_handler("moonmesh.v1.Peer", {name: handler}),)
@@ -95,28 +96,36 @@ class LightPeer:
         async with grpc.aio.secure_channel(
             self._target.gateways[0], self._credentials.channel_credentials(), options=options
         ) as channel:
-            hello = channel.unary_unary(HELLO_METHOD)
-            while True:
-                self._engine.tick(time.monotonic(), int(time.time() * 1000))
-                for out in self._engine.outbox():
-                    task = asyncio.create_task(self._greet(hello, out))
-                    self._calls.add(task)
-                    task.add_done_callback(self._calls.discard)
-                self._engine.events()
-                left = self._engine.next_tick_at() - time.monotonic()
-                await asyncio.sleep(max(TICK_SECONDS_MIN, left))
+            greeter = Greeter(
+                channel.stream_stream(HELLO_METHOD),
+                lambda: channel.get_state() is grpc.ChannelConnectivity.READY,
+                Limits().hello_interval_ms / 1000,
+                answered=lambda raw: self._take(peer_pb2.HelloReply.FromString(raw)),
+                failed=lambda error: None,
+            )
+            try:
+                await self._greet(greeter)
+            finally:
+                await greeter.close()
 
-    async def _greet(
-        self, hello: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes], out: Outgoing
-    ) -> None:
-        with contextlib.suppress(grpc.aio.AioRpcError):
-            raw = await hello(out.hello.SerializeToString(), timeout=HELLO_SECONDS)
-            self._take(peer_pb2.HelloReply.FromString(raw))
+    async def _greet(self, greeter: Greeter) -> None:
+        while True:
+            now = time.monotonic()
+            self._engine.tick(now, int(time.time() * 1000))
+            for _, hello in self._engine.outbox():
+                greeter.say(hello.SerializeToString(), now)
+            self._engine.events()
+            left = self._engine.next_tick_at() - time.monotonic()
+            await asyncio.sleep(max(TICK_SECONDS_MIN, left))
 
-    async def _hello(self, raw: bytes, context: grpc.aio.ServicerContext) -> bytes:
-        request = peer_pb2.HelloRequest.FromString(raw)
-        self._take(request)
-        return bytes(self._engine.reply_to(request).SerializeToString())
+    async def _hellos(self, requests: AsyncIterator[bytes], context: Context) -> None:
+        told = Told()
+        async for raw in requests:
+            request = peer_pb2.HelloRequest.FromString(raw)
+            self._take(request)
+            reply = self._engine.reply_to(request)
+            if told.is_due(request, reply, ()):
+                await context.write(reply.SerializeToString())
 
     def _take(self, message: Message) -> None:
         now = time.monotonic()

@@ -15,6 +15,7 @@ from chaos.hostile.books import Books
 from chaos.hostile.holding import Holder
 from chaos.hostile.names import Attack, Greeting
 from federation.identity import Fingerprint
+from federation.peers.asking import ASKED
 from federation.peers.wire import CATALOG_METHOD, HELLO_METHOD, PULL_METHOD
 from moonmesh.v1 import peer_pb2
 
@@ -103,7 +104,7 @@ class Attacker:
         }
         if attack in GREETINGS:
             self._kinds = itertools.cycle(GREETINGS[attack])
-            works[attack] = self._one_hello
+            works[attack] = self._greet
         tasks = TASKS.get(attack, FLOOD_TASKS)
         if attack in works:
             channels = [self._channel() for _ in range(4)]
@@ -120,20 +121,34 @@ class Attacker:
             try:
                 await work(channel)  # type: ignore[misc]
                 self.books.served += 1
-            except grpc.aio.AioRpcError:
+            except (grpc.aio.AioRpcError, EOFError):
                 self.books.refused += 1
                 await asyncio.sleep(PAUSE_S)
 
-    async def _one_hello(self, channel: grpc.aio.Channel) -> None:
-        """Of the next kind; it is booked where the target has read it, whatever it thought of it."""
-        kind = next(self._kinds)
+    async def _greet(self, channel: grpc.aio.Channel) -> None:
+        """Hello after hello on one stream, until it is ended. Each asks for its answer, and is booked where
+        the target has read it, whatever it thought of it."""
+        call = channel.stream_stream(HELLO_METHOD)(timeout=CALL_S)
         try:
-            await channel.unary_unary(HELLO_METHOD)(self._hello(kind), timeout=CALL_S)
-        except grpc.aio.AioRpcError as error:
-            if error.code() is grpc.StatusCode.PERMISSION_DENIED:  # not sent away for its rate
+            while True:
+                kind = next(self._kinds)
+                try:
+                    with contextlib.suppress(asyncio.InvalidStateError):  # it is over: see why
+                        await call.write(self._hello(kind) + ASKED)
+                    answer = await call.read()
+                except grpc.aio.AioRpcError as error:
+                    if (
+                        error.code() is grpc.StatusCode.PERMISSION_DENIED
+                    ):  # not sent away for its rate
+                        self.books.read(kind)
+                    raise
+                if answer is grpc.aio.EOF:
+                    raise EOFError("the target has ended the stream")
                 self.books.read(kind)
-            raise
-        self.books.read(kind)
+                self.books.calls += 1
+                self.books.served += 1
+        finally:
+            call.cancel()
 
     async def _one_request(self, channel: grpc.aio.Channel) -> None:
         request = peer_pb2.PullRequest(

@@ -128,7 +128,7 @@ class HostilePeer:
     def handlers(self) -> grpc.GenericRpcHandler:
         """For `server.add_generic_rpc_handlers`."""
         methods = {
-            HELLO_METHOD: grpc.unary_unary_rpc_method_handler(self._hello),
+            HELLO_METHOD: grpc.stream_stream_rpc_method_handler(self._hellos),
             CATALOG_METHOD: grpc.unary_stream_rpc_method_handler(self._catalog),
             PULL_METHOD: grpc.unary_stream_rpc_method_handler(self._pull),
         }
@@ -136,16 +136,20 @@ class HostilePeer:
             "moonmesh.v1.Peer", {path.rsplit("/", 1)[1]: h for path, h in methods.items()}
         )
 
-    async def _hello(self, raw: bytes, context: grpc.aio.ServicerContext) -> bytes:
-        self._speaker.heard(raw)
-        reply = self._speaker.reply()
-        for fingerprint, log in self._logs.items():
-            reply.positions.add(
-                fingerprint=fingerprint,
-                position=position_to_wire(log.position),
-                blocks=len(log),
-            )
-        return bytes(reply.SerializeToString())
+    async def _hellos(
+        self, hellos: AsyncIterator[bytes], context: grpc.aio.ServicerContext
+    ) -> AsyncIterator[bytes]:
+        """Answers each: an honest gateway would not, but may be asked to."""
+        async for raw in hellos:
+            self._speaker.heard(raw)
+            reply = self._speaker.reply()
+            for fingerprint, log in self._logs.items():
+                reply.positions.add(
+                    fingerprint=fingerprint,
+                    position=position_to_wire(log.position),
+                    blocks=len(log),
+                )
+            yield reply.SerializeToString()
 
     async def _catalog(self, raw: bytes, context: grpc.aio.ServicerContext) -> AsyncIterator[bytes]:
         request = peer_pb2.CatalogRequest.FromString(raw)

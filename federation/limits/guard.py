@@ -84,9 +84,8 @@ class Guard:
     def check(self, cost: Cost, now: float) -> Refusal | None:
         """What `admit` would refuse, None for nothing; changes and counts nothing."""
         parts = self._parts
-        pause = self._pauses.get(cost.kind, now) - now
-        if pause > 0 and self._on(GuardName.RETRY_AFTER):
-            return Refusal(GuardName.RETRY_AFTER, pause)
+        if (paused := self._paused(cost.kind, now)) is not None:
+            return paused
         if (wait := parts.verdicts.wait(cost.kind, now)) > 0:
             return Refusal(GuardName.BREAKER, wait)
         for guard, bucket, n in self._rates(cost):
@@ -125,6 +124,23 @@ class Guard:
         self._open[cost.kind] += 1
         probe = parts.verdicts.begin(cost.kind, now)
         return Ticket(self, cost, now, probe=probe)
+
+    def go_on(self, cost: Cost, now: float) -> Refusal | None:
+        """Lets one more message of a call pass that has its place already, or says why not."""
+        refusal = self._paused(cost.kind, now)
+        for guard, bucket, n in self._rates(cost):
+            if refusal is None and self._on(guard) and not bucket.take(n, now):
+                refusal = Refusal(guard, bucket.wait(n, now))
+        if refusal is not None:
+            self.refuse(refusal.reason, now)
+        return refusal
+
+    def unanswered(
+        self, cost: Cost, failure: Failure, now: float, *, retry_after: float = 0.0
+    ) -> None:
+        """Such a message was not answered."""
+        self._pause(cost.kind, failure, retry_after, now)
+        self._parts.verdicts.end(cost.kind, failure, now, began=now, probe=False)
 
     # Apart from calls
 
@@ -174,6 +190,10 @@ class Guard:
     def breaker(self, now: float) -> str:
         """closed, open or half_open."""
         return self._parts.verdicts.state(now).value
+
+    def open(self, kind: Kind) -> int:
+        """Calls that are open now."""
+        return self._open[kind]
 
     def status(self, now: float) -> dict[str, Any]:
         """For `moonmesh status`, in JSON's types."""
@@ -257,9 +277,7 @@ class Guard:
         for _, places, n, lane in self._places(cost):
             places.give(n, lane)
         self._open[cost.kind] -= 1
-        if failure is Failure.SHED:
-            pause = min(self._parts.retry_after_max, max(0.0, retry_after))
-            self._pauses[cost.kind] = max(self._pauses.get(cost.kind, now), now + pause)
+        self._pause(cost.kind, failure, retry_after, now)
         self._parts.verdicts.end(
             cost.kind,
             failure,
@@ -275,6 +293,18 @@ class Guard:
 
     def _on(self, guard: GuardName) -> bool:
         return guard not in self._off
+
+    def _paused(self, kind: Kind, now: float) -> Refusal | None:
+        pause = self._pauses.get(kind, now) - now
+        if pause > 0 and self._on(GuardName.RETRY_AFTER):
+            return Refusal(GuardName.RETRY_AFTER, pause)
+        return None
+
+    def _pause(self, kind: Kind, failure: Failure | None, retry_after: float, now: float) -> None:
+        """The peer has said when to come back, if it has no room."""
+        if failure is Failure.SHED:
+            pause = min(self._parts.retry_after_max, max(0.0, retry_after))
+            self._pauses[kind] = max(self._pauses.get(kind, now), now + pause)
 
     def _places_of(self, what: GuardName) -> Bulkhead:
         if what is GuardName.CATALOGS:

@@ -8,7 +8,9 @@ Here a method is called at once, and the waiting is counted against the peer.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+import contextlib
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any, TypeAlias
 
 import grpc
@@ -72,6 +74,38 @@ class Arrivals:
         return bytes(raw)
 
 
+class Interruptible:
+    """A part of a handler that can be ended from elsewhere, in order: as if nothing more came."""
+
+    def __init__(self, task: asyncio.Task[object]) -> None:
+        self._task = task
+        self.interrupted = False
+        self.over = False
+
+    def interrupt(self) -> None:
+        """Ends it, at whatever it waits."""
+        if not (self.over or self.interrupted):
+            self.interrupted = True
+            self._task.cancel()
+
+
+@contextlib.contextmanager
+def interruptible() -> Iterator[Interruptible]:
+    """The part."""
+    task = asyncio.current_task()
+    assert task is not None, "called in a task"
+    part = Interruptible(task)
+    try:
+        yield part
+    except asyncio.CancelledError:
+        if not part.interrupted:
+            raise
+        if sys.version_info >= (3, 11):
+            task.uncancel()
+    finally:
+        part.over = True
+
+
 async def _refuse(context: Context, code: grpc.StatusCode, why: str) -> None:
     counters.add("moonmesh_refused_requests_total")
     await context.abort(code, why)
@@ -94,6 +128,7 @@ def server_bounds(limits: Limits, peers: int) -> tuple[int, list[tuple[str, Any]
         ("grpc.keepalive_timeout_ms", limits.peer_handshake_ms),
         ("grpc.http2.ping_timeout_ms", limits.peer_handshake_ms),
         ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.bdp_probe", 0),
         ("grpc.http2.min_ping_interval_without_data_ms", PINGED_MS_MIN),
         *handshake_bounds(limits),
     ]

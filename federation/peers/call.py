@@ -43,6 +43,7 @@ class Call:
         self.peer = peer
         self.guard = guard
         self._kind = kind
+        self._cost = Cost(kind=kind)
         self._context = context
         self._stall = stall
         self._refusals = refusals
@@ -59,7 +60,7 @@ class Call:
         return self._ticket
 
     async def __aenter__(self) -> Call:
-        answer = self.guard.admit(Cost(kind=self._kind), time.monotonic())
+        answer = self.guard.admit(self._cost, time.monotonic())
         if isinstance(answer, Refusal):
             await self._shed(answer.reason.value, answer.retry_after)
         self._ticket = answer
@@ -79,6 +80,10 @@ class Call:
             kind_of_failure=self._how,
             seconds=self._writing,
         )
+
+    async def go_on(self) -> None:
+        """One more request has come in this call; ends it if that was one too many."""
+        await self.shed_if(self.guard.go_on(self._cost, time.monotonic()), counted=True)
 
     async def write(self, message: bytes, *, paid: bool = False) -> None:
         """Sends one message of a stream, no faster than the peer may be sent.
@@ -131,10 +136,11 @@ class Call:
         )
         raise AssertionError("abort raises")
 
-    async def shed_if(self, refusal: Refusal | None) -> None:
-        """Ends the call if there is a refusal."""
+    async def shed_if(self, refusal: Refusal | None, *, counted: bool = False) -> None:
+        """Ends the call if there is a refusal, which the guard has counted or not."""
         if refusal is not None:
-            self.guard.refuse(refusal.reason, time.monotonic())
+            if not counted:
+                self.guard.refuse(refusal.reason, time.monotonic())
             await self._shed(refusal.reason.value, refusal.retry_after)
 
     async def _shed(self, reason: str, retry_after: float) -> NoReturn:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 import subprocess
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
+
+from google.protobuf.message import DecodeError
 
 from federation.config import Limits
 from federation.counters import counters
@@ -18,7 +19,7 @@ from federation.peers.channel import Channel, ChannelError, message_bytes_max
 from federation.peers.details import GUARDS, shortened
 from federation.peers.feed import Feed
 from federation.peers.setup import Setup, write_setup
-from federation.peers.spawn import LOG_BYTES, Spawner
+from federation.peers.spawn import LOG_BYTES, Spawner, resident_bytes
 from federation.peers.watch import Absorber, ReserveClock, Watch
 from federation.timeouts import timeout
 from federation.trust.handshakes import RefusalLog
@@ -32,15 +33,18 @@ TICK_SECONDS = 0.25
 START_SECONDS = 30.0
 """Until it serves, silence is no fault: Python loads, and Mooncake holds the interpreter while it connects
 (4.4 s to a master that has just gone)."""
+STOP_SECONDS = 4.0
+"""From SIGTERM to SIGKILL; it gives calls under way 2 s."""
+ENDED_POLL_SECONDS = 0.01
 BACKOFF_SECONDS = (0.1, 10.0)
 """First and longest pause before it is started again; doubled in between."""
 STABLE_SECONDS = 60.0
 """Serving for so long, its back-off starts anew."""
-STOP_SECONDS = 4.0
-"""From SIGTERM to SIGKILL; it gives calls under way 2 s."""
-ENDED_POLL_SECONDS = 0.01
 REPORT_TICKS = 4
 """Ticks from one report of its counters to the next."""
+DETAILS_TICKS = 40
+"""Ticks from one report with details to the next, where nobody asks for `status`: they have the guards of all
+peers, and making and reading them costs more than all else that an idle process does."""
 LOG_CHECK_TICKS = 120
 
 
@@ -49,6 +53,9 @@ class Gossip(Protocol):
 
     def heard(self, peer: str, hello: peer_pb2.HelloRequest) -> bool:
         """A hello of a peer, well signed. False: it is not believed all the same."""
+
+    def all_heard(self) -> None:
+        """After the last of several."""
 
     def disbelieved(self, peer: str, reason: str, detail: str, count: int) -> None:
         """Hellos that are not well signed."""
@@ -104,7 +111,7 @@ class ServingProcess:
         self._verdicts: dict[str, bool] = {}
         self._untold: set[str] = set()
         self._ping = 0
-        self._report_wanted = False
+        self._report_wanted = self._details_wanted = False
         self._reported = asyncio.Event()
         self._started_at = 0.0
         self._last_exit = ""
@@ -160,7 +167,7 @@ class ServingProcess:
         if not self.serves:
             return
         self._reported.clear()
-        self._report_wanted = True
+        self._report_wanted = self._details_wanted = True
         self._wake.set()
         with contextlib.suppress(asyncio.TimeoutError):
             async with timeout(seconds):
@@ -182,6 +189,11 @@ class ServingProcess:
             "last_exit": self._last_exit,
             "snapshots": self._feed.snapshots,
         }
+
+    @property
+    def pulls(self) -> int:
+        """Open now, as it last told."""
+        return self._absorber.pulls
 
     def guards(self, peer: str) -> dict[str, Any] | None:
         """How it guards against a peer; None where none has told so far."""
@@ -288,6 +300,7 @@ class ServingProcess:
                 return f"used {used >> 20} MiB of memory and was killed"
             self._ping += 1
             self._report_wanted |= ticks % REPORT_TICKS == 0
+            self._details_wanted |= ticks % DETAILS_TICKS == REPORT_TICKS
             self._wake.set()
             if ticks % LOG_CHECK_TICKS == 0:
                 await asyncio.to_thread(truncate, self._spawner.log, LOG_BYTES)
@@ -301,8 +314,11 @@ class ServingProcess:
                 self._wake.clear()
                 if self._ping != pinged or self._report_wanted:
                     pinged = self._ping
-                    ping = serving_pb2.Ping(n=pinged, report=self._report_wanted)
+                    report = self._report_wanted
+                    details = report and self._details_wanted
+                    ping = serving_pb2.Ping(n=pinged, report=report, details=details)
                     self._report_wanted = False
+                    self._details_wanted &= not report
                     await channel.send(serving_pb2.ToServing(ping=ping))
                 while self._untold:
                     peer = self._untold.pop()
@@ -341,16 +357,15 @@ class ServingProcess:
         if which == "pong":
             self._watch.pong()
             if message.pong.HasField("report"):
-                self._absorber.absorb(message.pong.report)
-                self._details = self._absorber.details
-                self._reported.set()
+                report = message.pong.report
+                self._absorber.absorb(report)
+                if report.details_json:
+                    self._details = self._absorber.details
+                    self._reported.set()
         elif which == "heard":
-            peer = self._known(message.heard.peer)
-            believed = self._gossip.heard(peer, message.heard.hello)
-            if self._verdicts.get(peer, True) != believed:
-                self._verdicts[peer] = believed
-                self._untold.add(peer)
-                self._wake.set()
+            for heard in message.heard.hellos:
+                self._take_hello(self._known(heard.peer), heard.hello)
+            self._gossip.all_heard()
         elif which == "disbelieved":
             said = message.disbelieved
             peer, detail = self._known(said.peer), shortened(said.detail)
@@ -368,6 +383,17 @@ class ServingProcess:
                 shortened(why.what), where=shortened(why.where), hint=shortened(why.hint)
             )
 
+    def _take_hello(self, peer: str, raw: bytes) -> None:
+        try:
+            hello = peer_pb2.HelloRequest.FromString(raw)
+        except DecodeError:
+            raise ValueError("a hello that is none") from None
+        believed = self._gossip.heard(peer, hello)
+        if self._verdicts.get(peer, True) != believed:
+            self._verdicts[peer] = believed
+            self._untold.add(peer)
+            self._wake.set()
+
     def _known(self, peer: str) -> str:
         if peer not in self._callers:
             raise ValueError("a hello of no peer")
@@ -382,12 +408,3 @@ async def _ended(process: subprocess.Popen[bytes]) -> bool:
             return False
         await asyncio.sleep(ENDED_POLL_SECONDS)
     return True
-
-
-def resident_bytes(pid: int) -> int | None:
-    """Memory that a process has in use; None if there is no such process."""
-    try:
-        with open(f"/proc/{pid}/statm", "rb") as file:
-            return int(file.read(256).split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, IndexError):
-        return None

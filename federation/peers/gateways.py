@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
 import grpc
@@ -16,6 +16,7 @@ from federation.errors import PeerError
 from federation.limits.errors import LateError, ShedError, StallError
 from federation.limits.guard import Guard
 from federation.limits.names import GuardName
+from federation.peers.greeter import Greeter
 from federation.peers.wire import (
     CATALOG_METHOD,
     HELLO_METHOD,
@@ -45,10 +46,6 @@ DIAGNOSE_SECONDS = 3.0
 KEEPALIVE_MS = 10_000
 """Between two pings on a connection; the peer's server refuses more than one in 5 s."""
 
-GREETED_ANEW = 0.9
-"""Hello intervals after which a gateway is greeted although it has not answered the hello before: all but
-one, since timers are not exact."""
-
 _READY = grpc.ChannelConnectivity.READY
 
 
@@ -61,10 +58,22 @@ class Gateway:
     Args:
         peer: the group's name.
         guard: told of every byte of an answer, and of streams on which nothing comes.
+        answered: told of each answer to a hello.
+        unanswered: told why there is none; again for each hello, while it is so.
+        room: called when a hello that waited is on its way.
     """
 
     def __init__(
-        self, peer: str, address: str, credentials: Credentials, limits: Limits, guard: Guard
+        self,
+        peer: str,
+        address: str,
+        credentials: Credentials,
+        limits: Limits,
+        guard: Guard,
+        *,
+        answered: Callable[[peer_pb2.HelloReply], None],
+        unanswered: Callable[[PeerError], None],
+        room: Callable[[], None],
     ) -> None:
         self.peer = peer
         self.address = address
@@ -78,46 +87,22 @@ class Gateway:
         self.bulk = self._channel(
             limits.message_bytes + HEADER_BYTES * (1 + limits.peer_request_keys_max)
         )
-        self._hellos = 0
-        self._greeted_at = float("-inf")
-        self._missed = False
-        """Its last hello was not answered: the next one is said as soon as there is a connection."""
+        self._answered = answered
+        self._unanswered = unanswered
+        self.greeter = Greeter(
+            self.control.stream_stream(HELLO_METHOD),
+            lambda: self.control.get_state() is _READY,
+            limits.hello_interval_ms / 1000,
+            answered=self._heard,
+            failed=self._missed,
+            room=room,
+        )
         self._questions: set[grpc.aio.UnaryStreamCall[Any, Any]] = set()
         self._diagnosed_at = float("-inf")
         self._diagnosis: asyncio.Task[None] | None = None
 
     def __repr__(self) -> str:
         return f"Gateway({self.peer} at {self.address}: {self.reason or 'ok'})"
-
-    def to_be_greeted(self, now: float) -> bool:
-        """Not while it is being greeted; unless that hangs: it may hear us, and only its answers are lost."""
-        anew = self._limits.hello_interval_ms / 1000 * GREETED_ANEW
-        return self._hellos == 0 or now - self._greeted_at >= anew
-
-    async def hello(self, raw: bytes, timeout: float) -> peer_pb2.HelloReply:
-        """Says who we are, and hears who it is.
-
-        Raises:
-            PeerError: it did not answer, or not properly.
-        """
-        patient, self._missed = self._missed, True
-        self._greeted_at = time.monotonic()
-        self._hellos += 1
-        try:
-            answer = await self.control.unary_unary(HELLO_METHOD)(
-                raw, timeout=timeout, wait_for_ready=patient
-            )
-        except grpc.aio.AioRpcError as error:
-            explained = self._explained(error)
-            if isinstance(explained, LateError) and self.control.get_state() is not _READY:
-                explained = self._not_there(error)
-            raise explained from error
-        finally:
-            self._hellos -= 1
-        self._guard.heard(time.monotonic())
-        self.reason = ""
-        self._missed = False
-        return parse(peer_pb2.HelloReply, received(answer), self.peer)
 
     async def catalog(self, raw: bytes, timeout: float) -> AsyncGenerator[bytes, None]:
         """The pages of one answer, as bytes.
@@ -188,6 +173,7 @@ class Gateway:
         """Closes the connections; calls on them end with an error."""
         if self._diagnosis is not None:
             self._diagnosis.cancel()
+        await self.greeter.close()
         await self.control.close(None)
         await self.bulk.close(None)
 
@@ -208,10 +194,22 @@ class Gateway:
             self.address, self._credentials.channel_credentials(), options=options
         )
 
+    def _heard(self, raw: bytes) -> None:
+        self._guard.heard(time.monotonic())
+        self.reason = ""
+        self._answered(parse(peer_pb2.HelloReply, received(raw), self.peer))
+
+    def _missed(self, error: grpc.aio.AioRpcError | PeerError | None) -> None:
+        if isinstance(error, grpc.aio.AioRpcError):
+            error = self._explained(error)
+        elif error is None and self.control.get_state() is _READY:
+            error = LateError("a hello was not answered in time", where=self.peer)
+        self._unanswered(error or self._not_there("no connection"))
+
     def _explained(self, error: grpc.aio.AioRpcError) -> PeerError:
         code, details = error.code(), error.details() or ""
         if code is grpc.StatusCode.UNAVAILABLE:
-            return self._not_there(error)
+            return self._not_there(details)
         if code is not grpc.StatusCode.DEADLINE_EXCEEDED:
             self._guard.heard(time.monotonic())  # an answer, of whatever kind
         wait = retry_after(error, self._limits.peer_retry_after_max_ms)
@@ -227,9 +225,9 @@ class Gateway:
             self.reason = what
         return RefusedError(what, where=self.peer)
 
-    def _not_there(self, error: grpc.aio.AioRpcError) -> UnreachableError:
+    def _not_there(self, details: str) -> UnreachableError:
         self._diagnose()
-        return UnreachableError(self.reason or error.details() or "", where=self.peer)
+        return UnreachableError(self.reason or details, where=self.peer)
 
     def _diagnose(self) -> None:
         """gRPC knows only that the socket closed; find out why, once in a while, beside everything."""

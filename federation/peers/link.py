@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
+from functools import partial
 from typing import TYPE_CHECKING
 
 from federation.catalog.wire import CatalogError
@@ -14,7 +15,7 @@ from federation.errors import PeerError
 from federation.limits.errors import BreakerOpenError, ShedError, StallError
 from federation.limits.guard import Guard
 from federation.limits.names import Failure, GuardName, Kind
-from federation.limits.ticket import Cost, Ticket
+from federation.limits.ticket import Cost, Refusal, Ticket
 from federation.peers.choice import Choice
 from federation.peers.gateways import Gateway
 from federation.peers.wire import SilentError, UnreachableError, parse, received, sent
@@ -23,6 +24,8 @@ from moonmesh.v1 import peer_pb2
 
 if TYPE_CHECKING:
     from federation.peering import PeerConfig
+
+HELLO = Cost(kind=Kind.HELLO)
 
 SILENT_INTERVALS = 2
 """Hello intervals for which a gateway that was silent is not asked for a catalog."""
@@ -52,13 +55,31 @@ class PeerLink:
         epoch: Callable[[], int],
     ) -> None:
         self.name = peer.name
+        self.on_answer: Callable[[peer_pb2.HelloReply], None] = lambda reply: None
+        """Told of each answer to a hello."""
+        self.on_silence: Callable[[], None] = lambda: None
+        """Called when no gateway of it answers hellos; once for each hello, while it is so."""
+        self.on_room: Callable[[], None] = lambda: None
+        """Called when there is room for a hello, if `full` was asked and said that there was none."""
         self.gateways = [
-            Gateway(peer.name, address, credentials, limits, guard) for address in peer.gateways
+            Gateway(
+                peer.name,
+                address,
+                credentials,
+                limits,
+                guard,
+                answered=partial(self._heard, place),
+                unanswered=partial(self._unanswered, place),
+                room=self._has_room,
+            )
+            for place, address in enumerate(peer.gateways)
         ]
         self._choice = Choice(
             len(self.gateways), SILENT_INTERVALS * limits.hello_interval_ms / 1000
         )
         self._trouble = ""
+        self._silent = False
+        """It was told that the last hello is not answered."""
         self._limits = limits
         self._alive = alive
         self._epoch = epoch
@@ -134,46 +155,28 @@ class PeerLink:
         ):  # else it is heard, and cannot be reached: one way only
             self.guard.back(time.monotonic())
 
-    async def hello(
-        self, request: peer_pb2.HelloRequest, timeout: float
-    ) -> AsyncGenerator[peer_pb2.HelloReply, None]:
-        """Says to every gateway of the peer who we are: the answers, as they come.
+    def greet(self, hello: peer_pb2.HelloRequest) -> None:
+        """Says to every gateway of the peer who we are. Returns at once; what comes of it is told.
 
         It is one hello, whatever gateways there are: each has a guard of its own for us.
 
         Raises:
-            PeerError: none of them answered, or not properly.
+            ShedError: the peer is left alone for now.
         """
-        ticket = self._ticket(Cost(kind=Kind.HELLO))
-        raw, now = sent(request), time.monotonic()
-        calls = {
-            asyncio.create_task(gateway.hello(raw, timeout)): place
-            for place, gateway in enumerate(self.gateways)
-            if gateway.to_be_greeted(now)
-        }
-        answered, error = False, None
-        try:
-            while calls:
-                done, _ = await asyncio.wait(calls, return_when=asyncio.FIRST_COMPLETED)
-                for call in done:
-                    place = calls.pop(call)
-                    try:
-                        reply = call.result()
-                    except PeerError as failed:
-                        error = failed
-                        self._missed(place, failed)
-                        continue
-                    answered = True
-                    # First to gossip: a statement of a new term puts in doubt what was known before it.
-                    yield reply
-                    self._heard(place, reply)
-            if error is not None and not answered:
-                raise self._ended(ticket, error)
-        finally:
-            ticket.done(time.monotonic())
-            for call in calls:
-                call.cancel()
-            await asyncio.gather(*calls, return_exceptions=True)
+        now = time.monotonic()
+        if (refusal := self.guard.go_on(HELLO, now)) is not None:
+            raise self._left_alone(refusal)
+        self._silent = False
+        raw = sent(hello)
+        for gateway in self.gateways:
+            gateway.greeter.say(raw, now)
+
+    def full(self, now: float) -> bool:
+        """Whether a hello waits for room, at the gateway that speaks for the peer, or at all if none does."""
+        speaker = self._choice.speaker
+        if speaker is not None:
+            return self.gateways[speaker].greeter.full(now)
+        return all(gateway.greeter.full(now) for gateway in self.gateways)
 
     async def catalog(
         self, request: peer_pb2.CatalogRequest, timeout: float
@@ -266,10 +269,24 @@ class PeerLink:
             ticket.done(time.monotonic())
 
     def _heard(self, place: int, reply: peer_pb2.HelloReply) -> None:
+        # First to gossip: a statement of a new term puts in doubt what was known before it.
+        self.on_answer(reply)
         if reply.silent:
             self._choice.silent(place, time.monotonic())
         else:
             self._speaks(place)
+
+    def _unanswered(self, place: int, error: PeerError) -> None:
+        self._missed(place, error)
+        if self._silent or any(gateway.greeter.hopeful for gateway in self.gateways):
+            return
+        self._silent = True
+        pause = error.retry_after if isinstance(error, ShedError) else 0.0
+        self.guard.unanswered(HELLO, Failure(error.failure), time.monotonic(), retry_after=pause)
+        self.on_silence()
+
+    def _has_room(self) -> None:
+        self.on_room()
 
     def _speaks(self, place: int) -> None:
         before = self._choice.speaker
@@ -295,10 +312,13 @@ class PeerLink:
         answer = self.guard.admit(cost, time.monotonic())
         if isinstance(answer, Ticket):
             return answer
-        kind = BreakerOpenError if answer.reason is GuardName.BREAKER else ShedError
-        raise kind(
-            f"left alone for now ({answer.reason.value})",
-            retry_after=answer.retry_after,
+        raise self._left_alone(answer)
+
+    def _left_alone(self, refusal: Refusal) -> ShedError:
+        kind = BreakerOpenError if refusal.reason is GuardName.BREAKER else ShedError
+        return kind(
+            f"left alone for now ({refusal.reason.value})",
+            retry_after=refusal.retry_after,
             where=self.name,
         )
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from federation.counters import counters
-from federation.limits.names import Kind
 from federation.peers.child import ServingProcess
 from gossip.statement import Load
 
@@ -17,16 +16,10 @@ class LoadMeter:
         self._bytes = 0
         self._at: float | None = None
 
-    def measure(self, serving: ServingProcess, peers: list[str], now: float) -> Load:
+    def measure(self, serving: ServingProcess, now: float) -> Load:
         """Pulls open now, and bytes a second since the last call."""
         served = counters.snapshot().get(SERVED_BYTES, 0)
         seconds = 0.0 if self._at is None else now - self._at
         rate = int((served - self._bytes) / seconds) if seconds > 0 else 0
         self._bytes, self._at = served, now
-        pulls = 0
-        for peer in peers:
-            opened = (serving.guards(peer) or {}).get("open")
-            count = opened.get(Kind.PULL.value) if isinstance(opened, dict) else None
-            # It is told by a process that faces peers: any number could be in it.
-            pulls += count if isinstance(count, int) and 0 < count < 1 << 16 else 0
-        return Load(pulls, max(0, rate))
+        return Load(serving.pulls, max(0, rate))

@@ -19,7 +19,7 @@ from federation.peers.channel import Channel
 from federation.peers.feed import Replica
 from federation.timeouts import timeout
 from gossip.config import GossipConfig
-from gossip.hello import read_hello
+from gossip.hello import check_hello
 from gossip.reply import Greeting
 from gossip.statement import Reason, StatementError
 from local_group.holdings import Held
@@ -33,6 +33,9 @@ SAID_MAX = 8
 QUIET_S = 1.5
 """Seconds without a word of the gateway, which pings every 0.25, after which it is taken for frozen: another
 may lead by now, so nothing is said for the group until it speaks again."""
+GATHER = 0.5
+"""Of `hello_min_gap`, for which hellos of all peers are gathered into one message: two processes wake up for
+it, which costs more than what it says."""
 HELLOS_WAITING = 8
 """Hellos of one peer that wait to be passed on, each with things of its own to say; a newer one takes the
 place of the newest, since it has the newest statement."""
@@ -43,7 +46,7 @@ class Relay:
 
     Args:
         callers: who may ask.
-        report: what this process says of itself, for the gateway's `status`.
+        report: what this process says of itself, for the gateway's `status`; with or without details.
         hushed: called when the gateway speaks for its group no more, and now and then while it is frozen.
     """
 
@@ -54,7 +57,7 @@ class Relay:
         *,
         callers: Callers,
         config: GossipConfig,
-        report: Callable[[], serving_pb2.ServingReport],
+        report: Callable[[bool], serving_pb2.ServingReport],
         hushed: Callable[[], None] = lambda: None,
     ) -> None:
         self._channel = channel
@@ -71,27 +74,23 @@ class Relay:
         self._untidy = asyncio.Event()
         # Waiting to be sent.
         self._urgent: list[serving_pb2.FromServing] = []
-        self._heard: dict[str, deque[peer_pb2.HelloRequest]] = {}
+        self._heard: dict[str, deque[bytes]] = {}
         self._heard_at: dict[str, float] = {}
+        self._gathering: asyncio.TimerHandle | None = None
         self._disbelieved: dict[tuple[str, Reason], tuple[str, int]] = {}
         self._gone: dict[tuple[bytes, str], float] = {}
 
     # For PeerService
 
-    def receive(self, peer: str, hello: peer_pb2.HelloRequest) -> bool:
-        """Passes a hello on; False where it, or the one before it, is not believed.
+    def receive(self, peer: str, hello: peer_pb2.HelloRequest, raw: bytes) -> bool:
+        """Passes a hello on, as it came; False where it, or the one before it, is not believed.
 
-        What this one says against earlier ones the gateway finds out, after it was answered; so an
-        answer may be one hello late.
+        Whether it is signed as it has to be, and what it says against earlier ones, the gateway finds out,
+        after it was answered; so an answer may be one hello late. A signature costs as much to verify as
+        all else that is done with a hello here, and the gateway takes nobody's word for it anyway.
         """
         try:
-            read_hello(
-                hello,
-                group=peer,
-                federation=self._callers.federation,
-                keys=self._callers[peer].keys,
-                config=self._config,
-            )
+            check_hello(hello, self._config)
         except StatementError as error:
             _, count = self._disbelieved.get((peer, error.reason), ("", 0))
             self._disbelieved[(peer, error.reason)] = (error.detail, count + 1)
@@ -101,8 +100,10 @@ class Relay:
         if len(waiting) == HELLOS_WAITING:
             counters.add("moonmesh_hellos_superseded_total")
             waiting.pop()
-        waiting.append(hello)
-        self._wake.set()
+        waiting.append(raw)
+        if self._gathering is None:
+            gather = GATHER * self._config.hello_min_gap
+            self._gathering = asyncio.get_running_loop().call_later(gather, self._wake.set)
         return peer not in self._refused
 
     @property
@@ -163,7 +164,7 @@ class Relay:
             if which == "ping":
                 pong = serving_pb2.Pong(n=message.ping.n)
                 if message.ping.report:
-                    pong.report.CopyFrom(self._report())
+                    pong.report.CopyFrom(self._report(message.ping.details))
                 self.say(serving_pb2.FromServing(pong=pong))
             elif which == "greeting":
                 greeting = message.greeting
@@ -242,19 +243,29 @@ class Relay:
 
     async def _pass_hellos(self) -> float:
         """Sends the hellos whose peers have not been passed on just now; seconds until the next."""
+        if self._gathering is not None:
+            self._gathering.cancel()
+            self._gathering = None
         soonest = float("inf")
+        message = serving_pb2.FromServing()
+        size, now = 0, time.monotonic()
         for peer in list(self._heard):
-            now = time.monotonic()
             wait = self._heard_at.get(peer, float("-inf")) + self._config.hello_min_gap - now
             if wait > 0:
                 soonest = min(soonest, wait)
                 continue
+            waiting = self._heard[peer]
+            if size and size + len(waiting[0]) > self._config.max_hello_bytes:
+                soonest = 0.0  # in another message
+                break
             self._heard_at[peer] = now
-            hello = self._heard[peer].popleft()
-            if self._heard[peer]:
+            raw = waiting.popleft()
+            message.heard.hellos.add(peer=peer, hello=raw)
+            size += len(raw)
+            if waiting:
                 soonest = min(soonest, self._config.hello_min_gap)
             else:
                 del self._heard[peer]
-            heard = serving_pb2.Heard(peer=peer, hello=hello)
-            await self._channel.send(serving_pb2.FromServing(heard=heard))
+        if size:
+            await self._channel.send(message)
         return soonest

@@ -25,7 +25,8 @@ from federation.identity import Fingerprint
 from federation.limits.errors import ShedError, StallError
 from federation.limits.guards import Guards
 from federation.limits.names import Failure, GuardName, Kind
-from federation.peers.arrivals import Arrivals, Method
+from federation.peers.arrivals import Arrivals, Interruptible, Method, interruptible
+from federation.peers.asking import Told
 from federation.peers.call import Call, Context, refuse
 from federation.peers.callers import Callers
 from federation.peers.gossip_config import HELLO_BYTES_MAX
@@ -51,8 +52,8 @@ class Hellos(Protocol):
     def silent(self) -> bool:
         """Whether this gateway does not speak for its group now: another one may."""
 
-    def receive(self, peer: str, hello: peer_pb2.HelloRequest) -> bool:
-        """Takes a hello. False: the peer is not believed."""
+    def receive(self, peer: str, hello: peer_pb2.HelloRequest, raw: bytes) -> bool:
+        """Takes a hello, as it came too. False: the peer is not believed."""
 
     def reply(self, hello: peer_pb2.HelloRequest) -> peer_pb2.HelloReply:
         """This group's own newest statement, where a hello lacks it, or that this gateway is silent; in a
@@ -87,6 +88,7 @@ class PeerService:
         self._refusals = refusals
         self._guards = guards
         self._moved: dict[bytes, asyncio.Event] = {}
+        self._greeted: dict[str, list[Interruptible]] = {}
         self._leaving = False
         blocks.use(guards)
 
@@ -121,33 +123,71 @@ class PeerService:
         """
         self._leaving = True
         self.wake()
+        for streams in self._greeted.values():
+            for stream in streams:
+                stream.interrupt()
 
     def wake(self) -> None:
         """Answers who waits for news with what there is: nothing new, or that this gateway is silent."""
         for event in self._moved.values():
             event.set()
 
-    async def hello(self, raw: bytes, context: Context) -> bytes:
-        """Takes what a peer says, answers with our statement if it does not have it."""
+    async def hello(self, raw: bytes, context: Context) -> None:
+        """Takes what a peer says, hello after hello, until it ends the stream or does what it may not.
+
+        Each is answered that asks for it, and where there is news. Of more streams of one peer than it may
+        have the oldest is ended: it is a gateway's that is gone, or the peer opens them without need.
+        """
         peer = await self._peer(context)
         async with self._call(peer, Kind.HELLO, context) as call:
-            request = await self._parse(peer_pb2.HelloRequest, raw, call, HELLO_BYTES_MAX)
-            if not self._hellos.receive(peer, request):
+            streams = self._greeted.setdefault(peer, [])
+            if len(streams) >= self._limits.peer_hello_streams:
+                streams[0].interrupt()
+                del streams[0]
+            with interruptible() as stream:
+                streams.append(stream)
+                try:
+                    await self._hellos_of(peer, raw, call, context)
+                finally:
+                    if stream in streams:
+                        streams.remove(stream)
+
+    async def _hellos_of(self, peer: str, raw: bytes, call: Call, context: Context) -> None:
+        told = Told()
+        while raw is not grpc.aio.EOF and not self._leaving:
+            hello = await self._parse(peer_pb2.HelloRequest, raw, call, HELLO_BYTES_MAX)
+            if not self._hellos.receive(peer, hello, raw):
                 await call.refuse(
                     "your statement is not believed; the log here says why", record=False
                 )
-            reply = self._hellos.reply(request)
-            # The logs of a gateway that does not speak are not the group's: they lack what others hold.
-            exported = () if reply.silent else sorted(self._callers[peer].exported)
-            for fingerprint in exported:
-                log = self._offers.log(fingerprint)
-                if log is not None:
-                    reply.positions.add(
-                        fingerprint=fingerprint,
-                        position=position_to_wire(log.position),
-                        blocks=len(log),
-                    )
-            return _counted(reply.SerializeToString())
+            reply = self._hellos.reply(hello)
+            positions = () if reply.silent else self._positions(peer)
+            if told.is_due(hello, reply, positions):
+                reply.positions.extend(positions)
+                await self._write_reply(call, _counted(reply.SerializeToString()))
+            raw = await context.read()
+            if raw is not grpc.aio.EOF:
+                await call.go_on()
+
+    async def _write_reply(self, call: Call, raw: bytes) -> None:
+        try:
+            await call.write(raw, paid=True)
+        except StallError as error:
+            await call.refuse(error.what, grpc.StatusCode.DEADLINE_EXCEEDED, record=False)
+
+    def _positions(self, peer: str) -> Sequence[peer_pb2.NamespacePosition]:
+        """Where the logs stand that it may import.
+
+        Only of a gateway that speaks: the logs of another are not the group's, and lack what it holds.
+        """
+        logs = ((name, self._offers.log(name)) for name in sorted(self._callers[peer].exported))
+        return [
+            peer_pb2.NamespacePosition(
+                fingerprint=name, position=position_to_wire(log.position), blocks=len(log)
+            )
+            for name, log in logs
+            if log is not None
+        ]
 
     async def catalog(self, raw: bytes, context: Context) -> None:
         """What is new in one namespace; held until something is, or the asker's time is over."""

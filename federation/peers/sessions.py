@@ -12,7 +12,7 @@ import logging
 import os
 import random
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from contextlib import aclosing
 from functools import partial
 from itertools import islice
@@ -42,8 +42,6 @@ RETRY_SECONDS = (0.1, 2.0)
 """First and longest wait after a catalog question that failed; doubled in between, with jitter."""
 ANSWER_SECONDS = 5.0
 """How long an owner may take for an answer beyond the time it was told to wait for news."""
-HELLO_INTERVALS = 2
-"""Hello intervals for which a hello is waited for its answers."""
 TICK_SECONDS_MIN = 0.01
 """Between two ticks of gossip."""
 
@@ -102,10 +100,12 @@ class Sessions:
         self._followers: dict[tuple[str, bytes], asyncio.Task[None]] = {}
         self._news: dict[tuple[str, bytes], asyncio.Event] = {}
         self._questions: dict[tuple[str, bytes], asyncio.Task[None]] = {}
-        self._hellos: set[asyncio.Task[None]] = set()
-        self._busy: dict[str, asyncio.TimerHandle] = {}
         self._unanswered: set[str] = set()
         self._back_at: dict[str, float] = {}
+        for name, link in self.links.items():
+            link.on_answer = partial(self._answered, name)
+            link.on_silence = partial(self._unheard, name)
+            link.on_room = self.answer
 
     # What the rest of the gateway asks
 
@@ -130,7 +130,6 @@ class Sessions:
 
     def note_positions(self, peer: str, positions: Iterable[peer_pb2.NamespacePosition]) -> None:
         """A hello says where the peer's logs stand: what we have is stale if it is behind."""
-        self._take_events()  # now, not at the next tick: it may be back
         # A peer that shares more namespaces with us than that does not exist; one that says so does.
         for item in islice(positions, POSITIONS_MAX):
             view = self._views.get((peer, item.fingerprint))
@@ -168,6 +167,7 @@ class Sessions:
 
     def answer(self) -> None:
         """Something was heard: sends at once what it asks for."""
+        self._take_events()  # now, not at the next tick: a peer may be back
         self._send()
         if self._gossip.next_tick_at() < self._next_at:
             self._hurry.set()
@@ -186,9 +186,7 @@ class Sessions:
 
     async def close(self) -> None:
         """Ends everything and closes the links."""
-        for patience in self._busy.values():
-            patience.cancel()
-        tasks = [*self._hellos, *self._followers.values()]
+        tasks = [*self._followers.values()]
         tasks += [self._raising] if self._raising else []
         for task in tasks:
             task.cancel()
@@ -203,55 +201,23 @@ class Sessions:
 
     def _send(self) -> None:
         self.hush()
-        # A peer that hangs is greeted once an interval, and what it is to be told is kept until then. Not
-        # longer: it may hear us well, and only its answers are lost.
-        interval = self._limits.hello_interval_ms / 1000
-        for peer, hello in self._gossip.outbox(self._busy):
-            patience = asyncio.get_running_loop().call_later(interval, self._free, peer)
-            self._busy[peer] = patience
-            task = asyncio.create_task(self._greet(peer, hello, patience))
-            self._hellos.add(task)
-            task.add_done_callback(partial(self._greeted, peer, patience))
+        for peer, hello in self._gossip.outbox(_Full(self.links, time.monotonic())):
+            try:
+                self.links[peer].greet(hello)
+            except PeerError:
+                self._unheard(peer)
 
-    def _free(self, peer: str) -> None:
-        del self._busy[peer]
+    def _answered(self, peer: str, reply: peer_pb2.HelloReply) -> None:
+        if peer in self._unanswered:
+            self._unanswered.discard(peer)
+            self._is_back(peer)
+        self._gossip.receive(peer, reply, time.monotonic())
+        self.note_positions(peer, reply.positions)
         self.answer()
 
-    def _greeted(self, peer: str, patience: asyncio.TimerHandle, task: asyncio.Task[None]) -> None:
-        self._hellos.discard(task)
-        if not task.cancelled():
-            task.result()
-            self._let_go(peer, patience)
-
-    def _let_go(self, peer: str, patience: asyncio.TimerHandle) -> None:
-        """The hello of this `patience` has been heard, or never will be: the peer can be told more."""
-        patience.cancel()
-        if self._busy.get(peer) is patience:
-            del self._busy[peer]
-        self.answer()
-
-    async def _greet(
-        self, peer: str, hello: peer_pb2.HelloRequest, patience: asyncio.TimerHandle
-    ) -> None:
-        """One hello to all gateways of a peer.
-
-        It can be told more once the one that speaks for it has answered: others, slow or not there, delay
-        nothing.
-        """
-        seconds = self._limits.hello_interval_ms / 1000 * HELLO_INTERVALS
-        try:
-            async with aclosing(self.links[peer].hello(hello, seconds)) as replies:
-                async for reply in replies:
-                    if peer in self._unanswered:
-                        self._unanswered.discard(peer)
-                        self._is_back(peer)
-                    self._gossip.receive(peer, reply, time.monotonic())
-                    self.note_positions(peer, reply.positions)
-                    if not reply.silent:
-                        self._let_go(peer, patience)
-        except PeerError:
-            counters.add("moonmesh_hello_errors_total")
-            self._unanswered.add(peer)
+    def _unheard(self, peer: str) -> None:
+        counters.add("moonmesh_hello_errors_total")
+        self._unanswered.add(peer)
 
     def _take_events(self) -> None:
         for event in self._gossip.events():
@@ -378,3 +344,17 @@ class Sessions:
         self._followers.pop(key, None)
         self._views.pop(key, None)
         self._news.pop(key, None)
+
+
+class _Full(Container[str]):
+    """Peers for which a hello waits already: what they are to be told is kept until that one is on its way.
+
+    For an interval at most: a peer may hear us well, and only what comes back be lost.
+    """
+
+    def __init__(self, links: Mapping[str, PeerLink], now: float) -> None:
+        self._links = links
+        self._now = now
+
+    def __contains__(self, peer: object) -> bool:
+        return self._links[str(peer)].full(self._now)

@@ -37,9 +37,13 @@ class PeerSide:
         """A hello that the serving process has heard. False: it is not believed."""
         receipt = self.gossip.receive(peer, hello, time.monotonic())
         believed = receipt is not Receipt.REJECTED
-        self.sessions.note_positions(peer, hello.positions if believed else ())
-        self.sessions.answer()
+        if believed and hello.positions:
+            self.sessions.note_positions(peer, hello.positions)
         return believed
+
+    def all_heard(self) -> None:
+        """There are no more of them now: what they ask for is said."""
+        self.sessions.answer()
 
     def disbelieved(self, peer: str, reason: str, detail: str, count: int) -> None:
         """Hellos that the serving process did not believe.
@@ -63,7 +67,7 @@ class PeerSide:
             KeyError: if there is no such peer.
         """
         reason = self.gossip.release(peer)
-        self.sessions.note_positions(peer, ())
+        self.sessions.answer()
         return "" if reason is None else reason.value
 
 

@@ -146,3 +146,12 @@ def _discard(spawned: Spawned | None) -> None:
         with contextlib.suppress(subprocess.TimeoutExpired):
             spawned.process.wait(DISCARD_SECONDS)
         spawned.end.close()
+
+
+def resident_bytes(pid: int) -> int | None:
+    """Memory that a process has in use; None if there is no such process."""
+    try:
+        with open(f"/proc/{pid}/statm", "rb") as file:
+            return int(file.read(256).split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, IndexError):
+        return None

@@ -74,7 +74,9 @@ class Absorber:
         self.store_well = True
         """Its Mooncake client's breaker is closed."""
         self.details: Mapping[str, Any] = {}
-        """For `status`."""
+        """For `status`; of the last report that had some."""
+        self.pulls = 0
+        """Open now; it is told by a process that faces peers, and only shown."""
 
     def absorb(self, report: serving_pb2.ServingReport) -> None:
         """Takes a report.
@@ -83,7 +85,7 @@ class Absorber:
             ValueError: it is none that a serving process makes.
         """
         check_report(report)
-        details = read_details(report.details_json)
+        details = read_details(report.details_json) if report.details_json else self.details
         if len(self._counters.keys() | report.counters.keys()) > COUNTER_NAMES:
             raise ValueError("it has had more counters than there can be")
         for name, total in report.counters.items():
@@ -101,3 +103,4 @@ class Absorber:
         self._refused = {key: each.count for key, each in refused.items()}
         self.store_well = report.store_well
         self.details = details
+        self.pulls = report.pulls

@@ -40,6 +40,13 @@ class OversizeError(PeerError):
     failure = "protocol"
 
 
+class UnaskedError(PeerError):
+    """The peer answered what it was not asked."""
+
+    code = "MM317"
+    failure = "protocol"
+
+
 class SilentError(PeerError):
     """A gateway that does not speak for its group was asked what only one that does can answer.
 

@@ -42,6 +42,9 @@ class Silence:
     def heard(self, peer: str, hello: peer_pb2.HelloRequest) -> bool:
         return True
 
+    def all_heard(self) -> None:
+        return
+
     def disbelieved(self, peer: str, reason: str, detail: str, count: int) -> None:
         return
 

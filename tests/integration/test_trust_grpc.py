@@ -17,6 +17,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from federation.errors import TrustError
 from federation.peering import Membership, Peering, Sharing
 from federation.peers.callers import Callers
+from federation.peers.wire import HELLO_METHOD
 from federation.trust.credentials import (
     Credentials,
     load_engine_credentials,
@@ -31,7 +32,6 @@ from gossip.statement import Reason
 from moonmesh.v1 import peer_pb2
 from tests.support.credentials import Made
 
-METHOD = "/moonmesh.v1.Peer/Hello"
 TIMEOUT = 5.0
 
 
@@ -83,11 +83,17 @@ class East:
             await context.abort(grpc.StatusCode.UNAUTHENTICATED, event.reason.value)
         return self.engine.reply_to(request)
 
+    async def hellos(
+        self, requests: AsyncIterator[peer_pb2.HelloRequest], context: Any
+    ) -> AsyncIterator[peer_pb2.HelloReply]:
+        async for request in requests:
+            yield await self.hello(request, context)
+
     @contextlib.asynccontextmanager
     async def serving(self) -> AsyncIterator[East]:
         server = grpc.aio.server()
-        handler = grpc.unary_unary_rpc_method_handler(
-            self.hello,
+        handler = grpc.stream_stream_rpc_method_handler(
+            self.hellos,
             request_deserializer=peer_pb2.HelloRequest.FromString,
             response_serializer=peer_pb2.HelloReply.SerializeToString,
         )
@@ -115,12 +121,15 @@ async def call(
     request: peer_pb2.HelloRequest | None = None,
 ) -> peer_pb2.HelloReply:
     async with grpc.aio.secure_channel(address, credentials, options=options) as channel:
-        stub = channel.unary_unary(
-            METHOD,
+        stub = channel.stream_stream(
+            HELLO_METHOD,
             request_serializer=peer_pb2.HelloRequest.SerializeToString,
             response_deserializer=peer_pb2.HelloReply.FromString,
         )
-        reply: peer_pb2.HelloReply = await stub(request or peer_pb2.HelloRequest(), timeout=TIMEOUT)
+        stream = stub(timeout=TIMEOUT)
+        await stream.write(request or peer_pb2.HelloRequest())
+        reply = await stream.read()
+        assert isinstance(reply, peer_pb2.HelloReply)
         return reply
 
 
@@ -283,7 +292,7 @@ async def test_a_client_without_a_certificate(made: Made, east: East) -> None:
 async def test_a_client_without_tls(made: Made, east: East) -> None:
     with recorded("did not speak TLS") as arrived:
         async with grpc.aio.insecure_channel(east.address) as channel:
-            await refused(channel.unary_unary(METHOD)(b"", timeout=TIMEOUT))
+            await refused(channel.unary_unary(HELLO_METHOD)(b"", timeout=TIMEOUT))
         await arrived()
 
 

@@ -37,6 +37,7 @@ from local_group.process_errors import AdminError
 from local_group.store import ReadBatch
 from moonmesh.v1 import peer_pb2
 from tests.support.credentials import Made
+from tests.support.wait import wait_for_async
 
 FP = Fingerprint(b"f" * 16)
 MIB = 1 << 20
@@ -84,7 +85,7 @@ class Hearing:
     def silent(self) -> bool:
         return self._engine.greeting().message is None
 
-    def receive(self, peer: str, hello: peer_pb2.HelloRequest) -> bool:
+    def receive(self, peer: str, hello: peer_pb2.HelloRequest, raw: bytes) -> bool:
         receipt = self._engine.receive(peer, hello, time.monotonic())
         return receipt is not Receipt.REJECTED
 
@@ -259,3 +260,28 @@ async def pulled(link: PeerLink, *keys: str, timeout: float = 5.0) -> int:
 
 async def drained(answer: AsyncIterator[Any]) -> list[Any]:
     return [item async for item in answer]
+
+
+class Answers:
+    """What a link is told of its hellos."""
+
+    def __init__(self, link: PeerLink) -> None:
+        self.link = link
+        self.replies: list[peer_pb2.HelloReply] = []
+        self.silences = 0
+        link.on_answer = self.replies.append
+        link.on_silence = self._silence
+
+    def _silence(self) -> None:
+        self.silences += 1
+
+    async def to(
+        self, hello: peer_pb2.HelloRequest, gateways: int = 1
+    ) -> list[peer_pb2.HelloReply]:
+        """Says a hello that asks for an answer; those of so many gateways."""
+        del self.replies[:]
+        asked = peer_pb2.HelloRequest(answer=True)
+        asked.MergeFrom(hello)
+        self.link.greet(asked)
+        await wait_for_async(lambda: len(self.replies) >= gateways, 5, "the answers")
+        return list(self.replies)

@@ -17,11 +17,11 @@ from federation.errors import PeerError
 from federation.limits.errors import BreakerOpenError, ShedError, StallError
 from federation.limits.names import Failure, GuardName
 from federation.peers.link import PeerLink
-from federation.peers.wire import RETRY_AFTER, UnreachableError
+from federation.peers.wire import RETRY_AFTER
 from moonmesh.v1 import peer_pb2
 from tests.support.credentials import Made
 from tests.support.wait import wait_for_async
-from tests.support.wire import FP, MIB, East, drained, link_to, linked, pulled
+from tests.support.wire import FP, MIB, Answers, East, drained, link_to, linked, pulled
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +92,6 @@ async def test_the_word_of_a_peer_when_to_come_back_is_taken_with_care(
         await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "full", ((RETRY_AFTER, value),))
 
     handler = answering(
-        Hello=grpc.unary_unary_rpc_method_handler(full),
         Pull=grpc.unary_stream_rpc_method_handler(full),
     )
     async with linked(handler, made, peer_retry_after_max_ms=7500) as link:
@@ -105,16 +104,13 @@ async def test_the_word_of_a_peer_when_to_come_back_is_taken_with_care(
 
 
 async def test_what_went_wrong_with_a_pull_is_told_until_one_ends_well(made: Made) -> None:
-    async def well(raw: bytes, context: Any) -> bytes:
-        return peer_pb2.HelloReply().SerializeToString()
-
-    handler = answering(Hello=grpc.unary_unary_rpc_method_handler(well))
-    async with linked(handler, made) as link:
+    async with linked(answering(Hello=grpc.stream_stream_rpc_method_handler(well)), made) as link:
+        answers = Answers(link)
         assert link.reason == "not yet connected"
-        await drained(link.hello(peer_pb2.HelloRequest(), 5))
+        await answers.to(peer_pb2.HelloRequest())
         assert link.reason == ""
         link.blame(PeerError("the answer was cut short"))
-        await drained(link.hello(peer_pb2.HelloRequest(), 5))
+        await answers.to(peer_pb2.HelloRequest())
         assert link.reason == "the answer was cut short", "a hello says nothing of blocks"
         link.absolve()
         assert link.reason == ""
@@ -167,26 +163,28 @@ async def test_every_answer_is_a_sign_of_life(made: Made) -> None:
         assert link.guard._parts.verdicts.pulse._heard_at < 0, "nobody said that"
 
 
+async def well(hellos: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
+    """Answers each hello."""
+    async for _ in hellos:
+        yield peer_pb2.HelloReply().SerializeToString()
+
+
 async def test_after_one_that_failed_a_hello_is_said_as_soon_as_there_is_a_connection(
     made: Made,
 ) -> None:
-    async def well(raw: bytes, context: Any) -> bytes:
-        return peer_pb2.HelloReply().SerializeToString()
-
-    handler = answering(Hello=grpc.unary_unary_rpc_method_handler(well))
+    handler = answering(Hello=grpc.stream_stream_rpc_method_handler(well))
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     async with link_to(f"127.0.0.1:{port}", made, "west") as link:
-        with pytest.raises(UnreachableError):
-            await drained(link.hello(peer_pb2.HelloRequest(), 0.3))
-        assert link.reason, "and why it is not reached is found out all the same"
-        hello = asyncio.create_task(drained(link.hello(peer_pb2.HelloRequest(), 10.0)))
+        answers = Answers(link)
+        link.greet(peer_pb2.HelloRequest())
+        await wait_for_async(lambda: answers.silences == 1, 5, "it to fail")
+        await wait_for_async(lambda: "refused" in link.reason, 5, "why it is not reached")
+        link.greet(peer_pb2.HelloRequest())
         server = grpc.aio.server()
         server.add_generic_rpc_handlers((handler,))
         server.add_secure_port(f"127.0.0.1:{port}", made.of("east").server_credentials())
         await server.start()
-        began = time.monotonic()
-        await hello
-        assert time.monotonic() - began < 3
+        await wait_for_async(lambda: len(answers.replies) == 1, 3, "the answer")
         await server.stop(0)

@@ -18,6 +18,7 @@ from federation.limits.errors import LateError, ShedError
 from federation.limits.names import GuardName
 from federation.limits.ticket import Cost, Ticket
 from federation.peers.arrivals import server_bounds
+from federation.peers.asking import ASKED
 from federation.peers.gossip_config import HELLO_BYTES_MAX
 from federation.peers.wire import CATALOG_METHOD, HELLO_METHOD, PULL_METHOD, RETRY_AFTER
 from federation.transfer.losses import LOST_BLOCKS_MIN
@@ -29,6 +30,7 @@ from tests.support.wait import wait_for_async
 from tests.support.wire import (
     FP,
     MIB,
+    Answers,
     East,
     drained,
     gossip,
@@ -141,24 +143,63 @@ async def test_a_hello_that_is_too_long_is_not_parsed(made: Made) -> None:
     async with linked(east, made) as link:
         for size, code in ((0, "INVALID_ARGUMENT"), (1, "RESOURCE_EXHAUSTED")):
             raw = b"\xff" * (HELLO_BYTES_MAX + size)
+            call = link.gateways[0].control.stream_stream(HELLO_METHOD)(timeout=5)
+            await call.write(plain(made))
+            assert await call.read() is not grpc.aio.EOF, "the first of the stream is well"
+            await call.write(raw)
             with pytest.raises(grpc.aio.AioRpcError) as caught:
-                await link.gateways[0].control.unary_unary(HELLO_METHOD)(raw, timeout=5)
+                await call.read()
             assert caught.value.code().name == code
 
 
-async def test_hellos_above_the_rate_are_refused(made: Made) -> None:
+def plain(made: Made, own: str = "west") -> bytes:
+    """A hello as gossip says it."""
+    west = gossip(made, own, "east")
+    west.tick(time.monotonic(), 1)
+    ((_, hello),) = west.outbox()
+    return bytes(hello.SerializeToString())
+
+
+async def test_hellos_above_the_rate_end_their_stream_and_are_not_said_for_a_while(
+    made: Made,
+) -> None:
     east = East(made, peer_hellos_per_s=5)
-    west = gossip(made, "west", "east")
+    hello = peer_pb2.HelloRequest.FromString(plain(made))
     async with linked(east, made) as link:
-        west.tick(time.monotonic(), 1)
-        ((_, hello),) = west.outbox()
+        answers = Answers(link)
         for _ in range(5):
-            await drained(link.hello(hello, 5.0))
-        with pytest.raises(ShedError, match="hello_rate"):
-            await drained(link.hello(hello, 5.0))
+            await answers.to(hello)
+        link.greet(hello)
+        await wait_for_async(lambda: answers.silences == 1, 5, "the refusal")
+        assert east.status()["refusals"] == {"hello_rate": 1}
+        assert east.status()["open"] == {}, "the stream has ended"
         with pytest.raises(ShedError, match=r"left alone for now \(retry_after"):
-            await drained(link.hello(hello, 5.0))
+            link.greet(hello)
         await pulled(link, "absent")
+
+
+async def test_of_more_streams_of_hellos_than_a_peer_may_have_the_oldest_is_ended(
+    made: Made,
+) -> None:
+    east = East(made, peer_hello_streams=2)
+    async with linked(east, made) as link, linked(east, made, "north") as north:
+        await Answers(north).to(peer_pb2.HelloRequest.FromString(plain(made, "north")))
+        calls = []
+        for _ in range(3):
+            call = link.gateways[0].control.stream_stream(HELLO_METHOD)(timeout=30)
+            await call.write(plain(made))
+            assert await call.read() is not grpc.aio.EOF
+            calls.append(call)
+        assert await calls[0].read() is grpc.aio.EOF, "in order, and not by an error"
+        await wait_for_async(lambda: east.status()["open"] == {"hello": 2}, 5, "its place")
+        for call in calls[1:]:
+            await call.write(plain(made) + ASKED)
+            assert await call.read() is not grpc.aio.EOF
+        assert east.status("north")["open"] == {"hello": 1}, "another peer has its own"
+        east.service.leave()
+        for call in calls[1:]:
+            assert await call.read() is grpc.aio.EOF
+    assert east.status()["open"] == {}
 
 
 async def test_catalog_questions_are_bounded_for_each_namespace(made: Made) -> None:
@@ -257,10 +298,8 @@ async def test_what_cannot_be_opens_the_owners_breaker(
         with pytest.raises(ShedError, match="breaker") as caught:
             await pulled(link, "absent")
         assert caught.value.retry_after == 10
-        west = gossip(made, "west", "east")
-        west.tick(time.monotonic(), 1)
-        ((_, hello),) = west.outbox()
-        await drained(link.hello(hello, 5.0))  # it can still show that it lives
+        hello = peer_pb2.HelloRequest.FromString(plain(made))
+        await Answers(link).to(hello)  # it can still show that it lives
 
 
 def gone(east: East, *keys: str) -> None:

@@ -12,13 +12,12 @@ import grpc
 import grpc.aio
 import pytest
 
-from federation.errors import PeerError
 from federation.peers.link import PeerLink
 from federation.peers.wire import SilentError
 from moonmesh.v1 import peer_pb2
 from tests.support.credentials import Made
 from tests.support.wait import wait_for_async
-from tests.support.wire import FP, East, drained, gossip, link_to, pulled, serving
+from tests.support.wire import FP, Answers, East, drained, gossip, link_to, pulled, serving
 
 DEAD = "127.0.0.1:1"
 
@@ -70,7 +69,7 @@ async def test_a_hello_goes_to_every_gateway_and_shows_who_speaks(made: Made) ->
     leads, follows = east(made, "a"), east(made, speaks=False)
     async with linked(made, follows, leads) as link:
         assert states(link) == ["unknown", "unknown"]
-        replies = await drained(link.hello(greeting(made), 5.0))
+        replies = await Answers(link).to(greeting(made), gateways=2)
         silent, speaks = sorted(replies, key=lambda reply: not reply.silent)
         assert (silent.silent, silent.HasField("statement"), len(silent.positions)) == (
             True,
@@ -90,40 +89,41 @@ async def test_a_hello_goes_to_every_gateway_and_shows_who_speaks(made: Made) ->
 async def test_a_gateway_that_is_not_there_holds_up_no_answer_of_another(made: Made) -> None:
     leads = east(made)
     async with linked(made, DEAD, leads) as link:
+        answers = Answers(link)
         for _ in range(2):  # the second one waits for a connection to the dead one
-            answers = link.hello(greeting(made), 60.0)
-            reply = await asyncio.wait_for(anext(answers), 5)
+            (reply,) = await answers.to(greeting(made))
             assert not reply.silent
-            waiting = asyncio.create_task(drained(answers))
-            await wait_for_async(lambda: states(link)[1] == "leads", 5, "the answer to be taken")
+            await wait_for_async(
+                lambda: states(link) == ["unreachable", "leads"], 5, "both to be known"
+            )
         assert link.reason == "", "it is reached"
-        assert not waiting.done(), "patient with the other one"
-        waiting.cancel()
-        await asyncio.gather(waiting, return_exceptions=True)
+        assert answers.silences == 0, "one of them answers"
+        assert not link.full(time.monotonic()), "and the one that speaks can be told more"
 
 
-async def test_a_gateway_that_hangs_is_greeted_once_an_interval(made: Made) -> None:
-    async def hangs(raw: bytes, context: Any) -> bytes:
+async def test_a_gateway_that_hangs_is_late_and_no_other_waits_for_it(made: Made) -> None:
+    async def hangs(requests: Any, context: Any) -> None:
         await asyncio.Event().wait()
-        return b""
 
     handler = grpc.method_handlers_generic_handler(
-        "moonmesh.v1.Peer", {"Hello": grpc.unary_unary_rpc_method_handler(hangs)}
+        "moonmesh.v1.Peer", {"Hello": grpc.stream_stream_rpc_method_handler(hangs)}
     )
     leads = east(made)
-    async with linked(made, handler, leads, hello_interval_ms=60_000) as link:
-        first = asyncio.create_task(drained(link.hello(greeting(made), 60.0)))
-        await wait_for_async(lambda: states(link)[1] == "leads", 5, "the other one's answer")
-        (reply,) = await drained(link.hello(greeting(made), 60.0))
-        assert not reply.silent, "only the other one is told more meanwhile"
-        first.cancel()
-        await asyncio.gather(first, return_exceptions=True)
+    async with linked(made, handler, leads, hello_interval_ms=100) as link:
+        answers = Answers(link)
+        for _ in range(5):
+            (reply,) = await answers.to(greeting(made))
+            assert not reply.silent, "only the other one is told more meanwhile"
+            await asyncio.sleep(0.1)  # an interval
+        assert states(link) == ["unreachable", "leads"]
+        assert answers.silences == 0
 
 
-async def test_with_no_answer_of_any_the_error_is_told(made: Made) -> None:
+async def test_with_no_answer_of_any_it_is_told_for_each_hello(made: Made) -> None:
     async with linked(made, DEAD, "127.0.0.1:2") as link:
-        with pytest.raises(PeerError):
-            await drained(link.hello(peer_pb2.HelloRequest(), 5.0))
+        answers = Answers(link)
+        link.greet(greeting(made))
+        await wait_for_async(lambda: answers.silences == 1, 5, "both to fail")
         assert states(link) == ["unreachable", "unreachable"]
         assert link.guard.status(time.monotonic())["failures"] == {"unreachable": 1}
 
@@ -178,7 +178,7 @@ async def test_a_question_to_one_that_hangs_is_ended_when_another_one_speaks(mad
     async with linked(made, handler, leads) as link:
         waiting = asyncio.create_task(drained(link.catalog(question(), 60.0)))
         await asyncio.wait_for(asked.wait(), 5)
-        await drained(link.hello(greeting(made), 5.0))
+        await Answers(link).to(greeting(made))
         await asyncio.wait({waiting}, timeout=5)
         assert waiting.cancelled(), "as sessions know it: to be asked anew"
         assert len(await drained(link.catalog(question(), 5.0))) == 1
@@ -188,7 +188,7 @@ async def test_a_question_to_one_that_hangs_is_ended_when_another_one_speaks(mad
 async def test_pulls_go_to_the_one_that_speaks_else_to_one_that_can_be_reached(made: Made) -> None:
     leads, follows = east(made, "a"), east(made, "a", speaks=False)
     async with linked(made, DEAD, follows, leads) as link:
-        await drained(link.hello(greeting(made), 5.0))
+        await Answers(link).to(greeting(made))
         assert await pulled(link, "a") == 1
         assert (leads.memory.reads, follows.memory.reads) == (1, 0)
     async with linked(made, DEAD, follows) as link:

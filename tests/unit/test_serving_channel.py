@@ -134,7 +134,7 @@ class Talk:
             Replica(blocks_max=20 * WITHDRAWN_AT_ONCE, hop_limit=1, on_change=lambda _: None),
             callers=Callers("f", [Caller("west", [KEY.public_key()], frozenset())]),
             config=CONFIG,
-            report=lambda: serving_pb2.ServingReport(details_json="{}"),
+            report=lambda details: serving_pb2.ServingReport(details_json="{}" if details else ""),
             hushed=lambda: self.hushed.append(True),
         )
         self.tasks = [
@@ -163,38 +163,57 @@ async def talk(ends: Ends) -> AsyncIterator[Talk]:
     await asyncio.gather(*talk.tasks, return_exceptions=True)
 
 
-async def test_a_hello_that_is_well_signed_is_passed_on_byte_for_byte(talk: Talk) -> None:
+def pass_on(talk: Talk, said: peer_pb2.HelloRequest, peer: str = "west") -> bool:
+    return talk.relay.receive(peer, said, said.SerializeToString())
+
+
+async def hello_of(talk: Talk) -> peer_pb2.HelloRequest:
+    """The next one that is passed on, by itself."""
+    (heard,) = (await talk.next("heard")).heard.hellos
+    return peer_pb2.HelloRequest.FromString(heard.hello)
+
+
+def altered(**statement: bytes) -> peer_pb2.HelloRequest:
     said = hello(1)
-    assert talk.relay.receive("west", said)
-    heard = (await talk.next("heard")).heard
-    assert (heard.peer, heard.hello) == ("west", said)
+    said.statement.MergeFrom(peer_pb2.SignedStatement(**statement))
+    return said
+
+
+@pytest.mark.parametrize("said", [hello(1), hello(1, STRANGER), hello(1, group="east")])
+async def test_a_hello_is_passed_on_byte_for_byte_whoever_has_signed_it(
+    talk: Talk, said: peer_pb2.HelloRequest
+) -> None:
+    """The gateway verifies it."""
+    assert pass_on(talk, said)
+    (heard,) = (await talk.next("heard")).heard.hellos
+    assert (heard.peer, heard.hello) == ("west", said.SerializeToString())
 
 
 @pytest.mark.parametrize(
     ("said", "reason"),
     [
-        (hello(1, STRANGER), "bad_signature"),
-        (hello(1, group="east"), "other_group"),
         (peer_pb2.HelloRequest(), "bad_signature"),
+        (altered(signature=bytes(65)), "bad_signature"),
+        (altered(body=bytes(CONFIG.max_statement_bytes + 1)), "oversize"),
     ],
 )
-async def test_one_that_is_not_is_refused_at_once_and_counted(
+async def test_one_that_cannot_be_is_refused_at_once_and_counted(
     talk: Talk, said: peer_pb2.HelloRequest, reason: str
 ) -> None:
-    assert [talk.relay.receive("west", said) for _ in range(3)] == [False] * 3
+    assert [pass_on(talk, said) for _ in range(3)] == [False] * 3
     told = (await talk.next("disbelieved")).disbelieved
     assert (told.peer, told.reason, told.count) == ("west", reason, 3)
-    assert talk.relay.receive("west", hello(2)), "the next one is heard on its own merits"
+    assert pass_on(talk, hello(2)), "the next one is heard on its own merits"
 
 
 async def test_a_flood_of_hellos_reaches_the_gateway_as_a_few_and_the_newest(talk: Talk) -> None:
-    talk.relay.receive("west", hello(1))
+    pass_on(talk, hello(1))
     await talk.next("heard")
     began = asyncio.get_running_loop().time()
     for seq in range(2, 500):
-        assert talk.relay.receive("west", hello(seq))
+        assert pass_on(talk, hello(seq))
     assert talk.relay.queues["hellos"] == HELLOS_WAITING
-    heard = [(await talk.next("heard")).heard.hello for _ in range(HELLOS_WAITING)]
+    heard = [await hello_of(talk) for _ in range(HELLOS_WAITING)]
     assert heard == [hello(seq) for seq in (*range(2, HELLOS_WAITING + 1), 499)]
     assert asyncio.get_running_loop().time() - began >= CONFIG.hello_min_gap * 4
     assert not talk.relay._heard
@@ -203,11 +222,11 @@ async def test_a_flood_of_hellos_reaches_the_gateway_as_a_few_and_the_newest(tal
 async def test_what_the_gateway_made_of_a_hello_is_the_answer_to_the_next(talk: Talk) -> None:
     verdict = serving_pb2.Verdict(peer="west", believed=False)
     await talk.say(serving_pb2.ToServing(verdict=verdict))
-    await wait_for_async(lambda: not talk.relay.receive("west", hello(1)), 5, "the verdict")
-    assert (await talk.next("heard")).heard.hello == hello(1), "refused, and heard all the same"
+    await wait_for_async(lambda: not pass_on(talk, hello(1)), 5, "the verdict")
+    assert await hello_of(talk) == hello(1), "refused, and heard all the same"
     verdict.believed = True
     await talk.say(serving_pb2.ToServing(verdict=verdict))
-    await wait_for_async(lambda: talk.relay.receive("west", hello(2)), 5, "the verdict")
+    await wait_for_async(lambda: pass_on(talk, hello(2)), 5, "the verdict")
 
 
 async def test_nobody_is_served_before_blocks_and_greeting_are_here(talk: Talk) -> None:
@@ -319,9 +338,13 @@ async def test_a_gateway_that_is_gone_ends_the_relay(talk: Talk) -> None:
 async def test_a_verdict_is_told_when_it_changes_and_to_each_new_process(tmp_path: Path) -> None:
     class Doubt:
         believes = False
+        rounds = 0
 
         def heard(self, peer: str, hello: peer_pb2.HelloRequest) -> bool:
             return self.believes
+
+        def all_heard(self) -> None:
+            self.rounds += 1
 
         def disbelieved(self, peer: str, reason: str, detail: str, count: int) -> None:
             raise AssertionError("nobody said so")
@@ -343,7 +366,8 @@ async def test_a_verdict_is_told_when_it_changes_and_to_each_new_process(tmp_pat
         refusals=RefusalLog(),
         on_problem=lambda what: None,
     )
-    heard = serving_pb2.FromServing(heard=serving_pb2.Heard(peer="west", hello=hello(1)))
+    heard = serving_pb2.FromServing()
+    heard.heard.hellos.add(peer="west", hello=hello(1).SerializeToString())
     process._take(heard)
     assert (process._verdicts, process._untold) == ({"west": False}, {"west"})
     process._untold.clear()
@@ -352,7 +376,11 @@ async def test_a_verdict_is_told_when_it_changes_and_to_each_new_process(tmp_pat
     doubt.believes = True
     process._take(heard)
     assert (process._verdicts, process._untold) == ({"west": True}, {"west"})
-    heard.heard.peer = "nobody"
+    assert doubt.rounds == 3
+    heard.heard.hellos[0].hello = b"\xff"
+    with pytest.raises(ValueError, match="a hello that is none"):
+        process._take(heard)
+    heard.heard.hellos[0].peer = "nobody"
     with pytest.raises(ValueError, match="no peer"):
         process._take(heard)
     nonsense = serving_pb2.Disbelieved(peer="nobody", reason="bad_signature", count=1)

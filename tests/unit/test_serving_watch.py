@@ -43,7 +43,7 @@ def test_what_it_counted_outlives_it() -> None:
     assert second.details == {"blocks": 4}
 
 
-@pytest.mark.parametrize("details", ["", "[]", "{", "[" * 200_000, '{"guards": 5}'])
+@pytest.mark.parametrize("details", ["[]", "{", "[" * 200_000, '{"guards": 5}'])
 def test_a_report_that_is_none_is_refused(details: str) -> None:
     with pytest.raises(ValueError):  # noqa: PT011 - json's own, or ours
         Absorber(RefusalLog()).absorb(serving_pb2.ServingReport(details_json=details))

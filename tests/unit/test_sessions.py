@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Container, Iterator
-from itertools import pairwise
+from collections.abc import AsyncGenerator, Callable, Container, Iterator
 from typing import Any
 
 import pytest
 
 from federation.config import Limits
+from federation.counters import counters
 from federation.errors import PeerError
 from federation.identity import Fingerprint
+from federation.limits.errors import ShedError
 from federation.peering import Sharing
-from federation.peers.sessions import HELLO_INTERVALS, Sessions
+from federation.peers.sessions import Sessions
 from federation.peers.side import PeerSide
 from federation.trust.handshakes import RefusalLog
 from gossip.events import (
@@ -45,16 +46,22 @@ class FakeLink:
         self.questions = 0
         self.hello_fails = True
         self.fail = False
+        self.said: list[object] = []
+        self.is_full = False
+        self.on_answer: Callable[[peer_pb2.HelloReply], None]
+        self.on_silence: Callable[[], None]
+        self.on_room: Callable[[], None]
 
     def back(self) -> None:
         self.backs += 1
 
-    async def hello(
-        self, hello: object, timeout: float
-    ) -> AsyncGenerator[peer_pb2.HelloReply, None]:
+    def greet(self, hello: object) -> None:
         if self.hello_fails:
-            raise PeerError("nobody there")
-        yield peer_pb2.HelloReply()
+            raise ShedError("left alone for now", retry_after=1.0)
+        self.said.append(hello)
+
+    def full(self, now: float) -> bool:
+        return self.is_full
 
     async def catalog(self, request: object, timeout: float) -> AsyncGenerator[object, None]:
         self.questions += 1
@@ -125,7 +132,7 @@ class Bench:
     def hear(self, *events: Event) -> None:
         """A hello of the peer came in, and these are what gossip makes of it."""
         self.gossip.happened += events
-        self.sessions.note_positions("east", [])
+        self.sessions.answer()
 
 
 @pytest.mark.parametrize("event", [PeerUp("east"), PeerRestarted("east", 2)])
@@ -170,19 +177,6 @@ async def test_what_else_happens_to_a_peer_changes_nothing() -> None:
     assert bench.link.backs == 0
 
 
-async def test_a_hello_that_is_answered_again_is_a_return_too() -> None:
-    bench = Bench()
-    hello = peer_pb2.HelloRequest()
-    patience = asyncio.get_running_loop().call_later(0, lambda: None)
-    await bench.sessions._greet("east", hello, patience)
-    assert bench.link.backs == 0
-    bench.link.hello_fails = False
-    await bench.sessions._greet("east", hello, patience)
-    assert bench.link.backs == 1
-    await bench.sessions._greet("east", hello, patience)
-    assert bench.link.backs == 1
-
-
 async def test_close_ends_a_question_under_way() -> None:
     bench = Bench()
     bench.sessions.touch(FP)
@@ -193,77 +187,33 @@ async def test_close_ends_a_question_under_way() -> None:
     assert bench.sessions._questions == {}
 
 
-async def test_what_a_hanging_peer_is_to_be_told_waits_for_it() -> None:
+async def test_what_a_peer_that_does_not_read_is_to_be_told_waits_for_room() -> None:
     bench = Bench()
-    answered = asyncio.Event()
-    said: list[float] = []
-
-    async def hello(request: object, timeout: float) -> AsyncGenerator[peer_pb2.HelloReply, None]:
-        said.append(timeout)
-        await answered.wait()
-        yield peer_pb2.HelloReply()
-
-    bench.link.hello = hello  # type: ignore[method-assign]
+    bench.link.hello_fails, bench.link.is_full = False, True
     for _ in range(2):
         bench.gossip.mail["east"] = peer_pb2.HelloRequest()
         bench.sessions.answer()
-        await asyncio.sleep(0)
-    assert (len(said), len(bench.gossip.mail)) == (1, 1)
-    answered.set()
-    await wait_for_async(lambda: len(said) == 2, 5, "the second")
+    assert (bench.link.said, len(bench.gossip.mail)) == ([], 1)
+    bench.link.is_full = False
+    bench.link.on_room()
+    assert (len(bench.link.said), bench.gossip.mail) == (1, {})
     await bench.sessions.close()
 
 
-@pytest.mark.parametrize("silent", [False, True])
-async def test_of_several_gateways_the_one_that_speaks_decides_when_more_can_be_told(
-    silent: bool,
-) -> None:
-    """Another one is slow. It delays nothing, if who has answered is the one that speaks."""
-    bench = Bench(hello_interval_ms=60_000)
-    slow = asyncio.Event()
-    said: list[float] = []
-
-    async def hello(request: object, timeout: float) -> AsyncGenerator[peer_pb2.HelloReply, None]:
-        said.append(timeout)
-        yield peer_pb2.HelloReply(silent=silent)
-        await slow.wait()
-        yield peer_pb2.HelloReply(silent=not silent)
-
-    bench.link.hello = hello  # type: ignore[method-assign]
-    heard = bench.gossip.received
+async def test_answers_go_to_gossip_and_the_first_after_silence_is_a_return() -> None:
+    bench = Bench()
+    reply = peer_pb2.HelloReply()
+    bench.link.on_answer(reply)
+    assert (bench.gossip.received, bench.link.backs) == ([reply], 0)
+    before = counters.snapshot().get("moonmesh_hello_errors_total", 0)
+    bench.link.on_silence()
     bench.gossip.mail["east"] = peer_pb2.HelloRequest()
-    bench.sessions.answer()
-    await wait_for_async(lambda: len(heard) == 1, 5, "the first answer")
-    bench.gossip.mail["east"] = peer_pb2.HelloRequest()
-    bench.sessions.answer()
-    assert len(bench.gossip.mail) == silent, "it waits for the one that speaks"
-    slow.set()
-    await wait_for_async(lambda: len(said) == 2, 5, "the second hello")
-    await wait_for_async(lambda: len(heard) == 4, 5, "what each gateway answers goes to gossip")
+    bench.sessions.answer()  # and it is left alone: that is no answer either
+    assert counters.snapshot()["moonmesh_hello_errors_total"] - before == 2
+    for _ in range(2):
+        bench.link.on_answer(reply)
+    assert bench.link.backs == 1
     await bench.sessions.close()
-
-
-async def test_a_peer_whose_answers_are_lost_is_greeted_each_interval_all_the_same() -> None:
-    """It may hear us, and what it hears every other interval alone would look like a line that is cut."""
-    bench = Bench(hello_interval_ms=50)
-    began: list[float] = []
-
-    async def hello(request: object, timeout: float) -> AsyncGenerator[peer_pb2.HelloReply, None]:
-        began.append(time.monotonic())
-        await asyncio.sleep(timeout)
-        raise PeerError("no answer within the deadline")
-        yield
-
-    bench.link.hello = hello  # type: ignore[method-assign]
-    for count in range(1, 5):
-        bench.gossip.mail["east"] = peer_pb2.HelloRequest()
-        bench.sessions.answer()
-        await wait_for_async(lambda count=count: len(began) == count, 5, f"hello {count}")  # type: ignore[misc]
-        assert sum(not task.done() for task in bench.sessions._hellos) <= HELLO_INTERVALS
-    gaps = [later - earlier for earlier, later in pairwise(began)]
-    assert 0.049 <= min(gaps) < 0.1, "before its deadline, not before its time"
-    await bench.sessions.close()
-    assert bench.sessions._hellos == set()
 
 
 async def test_a_lost_epoch_is_replaced_by_one_above_it() -> None:

@@ -118,7 +118,7 @@ class Probe(_message.Message):
     def __init__(self, group: _Optional[str] = ..., epoch: _Optional[int] = ..., seq: _Optional[int] = ...) -> None: ...
 
 class HelloRequest(_message.Message):
-    __slots__ = ("statement", "versions", "positions", "have_epoch", "have_seq", "want_versions", "relayed", "probes", "silent", "yours")
+    __slots__ = ("statement", "versions", "positions", "have_epoch", "have_seq", "want_versions", "relayed", "probes", "silent", "yours", "answer")
     STATEMENT_FIELD_NUMBER: _ClassVar[int]
     VERSIONS_FIELD_NUMBER: _ClassVar[int]
     POSITIONS_FIELD_NUMBER: _ClassVar[int]
@@ -129,6 +129,7 @@ class HelloRequest(_message.Message):
     PROBES_FIELD_NUMBER: _ClassVar[int]
     SILENT_FIELD_NUMBER: _ClassVar[int]
     YOURS_FIELD_NUMBER: _ClassVar[int]
+    ANSWER_FIELD_NUMBER: _ClassVar[int]
     statement: SignedStatement
     versions: _containers.RepeatedCompositeFieldContainer[VersionEntry]
     positions: _containers.RepeatedCompositeFieldContainer[NamespacePosition]
@@ -139,7 +140,8 @@ class HelloRequest(_message.Message):
     probes: _containers.RepeatedCompositeFieldContainer[Probe]
     silent: _containers.RepeatedCompositeFieldContainer[Probe]
     yours: SignedStatement
-    def __init__(self, statement: _Optional[_Union[SignedStatement, _Mapping]] = ..., versions: _Optional[_Iterable[_Union[VersionEntry, _Mapping]]] = ..., positions: _Optional[_Iterable[_Union[NamespacePosition, _Mapping]]] = ..., have_epoch: _Optional[int] = ..., have_seq: _Optional[int] = ..., want_versions: bool = ..., relayed: _Optional[_Iterable[_Union[SignedStatement, _Mapping]]] = ..., probes: _Optional[_Iterable[_Union[Probe, _Mapping]]] = ..., silent: _Optional[_Iterable[_Union[Probe, _Mapping]]] = ..., yours: _Optional[_Union[SignedStatement, _Mapping]] = ...) -> None: ...
+    answer: bool
+    def __init__(self, statement: _Optional[_Union[SignedStatement, _Mapping]] = ..., versions: _Optional[_Iterable[_Union[VersionEntry, _Mapping]]] = ..., positions: _Optional[_Iterable[_Union[NamespacePosition, _Mapping]]] = ..., have_epoch: _Optional[int] = ..., have_seq: _Optional[int] = ..., want_versions: bool = ..., relayed: _Optional[_Iterable[_Union[SignedStatement, _Mapping]]] = ..., probes: _Optional[_Iterable[_Union[Probe, _Mapping]]] = ..., silent: _Optional[_Iterable[_Union[Probe, _Mapping]]] = ..., yours: _Optional[_Union[SignedStatement, _Mapping]] = ..., answer: bool = ...) -> None: ...
 
 class HelloReply(_message.Message):
     __slots__ = ("statement", "positions", "silent")

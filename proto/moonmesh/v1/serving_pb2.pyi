@@ -108,12 +108,14 @@ class Verdict(_message.Message):
     def __init__(self, peer: _Optional[str] = ..., believed: bool = ...) -> None: ...
 
 class Ping(_message.Message):
-    __slots__ = ("n", "report")
+    __slots__ = ("n", "report", "details")
     N_FIELD_NUMBER: _ClassVar[int]
     REPORT_FIELD_NUMBER: _ClassVar[int]
+    DETAILS_FIELD_NUMBER: _ClassVar[int]
     n: int
     report: bool
-    def __init__(self, n: _Optional[int] = ..., report: bool = ...) -> None: ...
+    details: bool
+    def __init__(self, n: _Optional[int] = ..., report: bool = ..., details: bool = ...) -> None: ...
 
 class FromServing(_message.Message):
     __slots__ = ("pong", "listening", "failed", "heard", "disbelieved", "gone", "lost")
@@ -158,12 +160,18 @@ class Failed(_message.Message):
     def __init__(self, code: _Optional[str] = ..., what: _Optional[str] = ..., where: _Optional[str] = ..., hint: _Optional[str] = ...) -> None: ...
 
 class Heard(_message.Message):
+    __slots__ = ("hellos",)
+    HELLOS_FIELD_NUMBER: _ClassVar[int]
+    hellos: _containers.RepeatedCompositeFieldContainer[HeardHello]
+    def __init__(self, hellos: _Optional[_Iterable[_Union[HeardHello, _Mapping]]] = ...) -> None: ...
+
+class HeardHello(_message.Message):
     __slots__ = ("peer", "hello")
     PEER_FIELD_NUMBER: _ClassVar[int]
     HELLO_FIELD_NUMBER: _ClassVar[int]
     peer: str
-    hello: _peer_pb2.HelloRequest
-    def __init__(self, peer: _Optional[str] = ..., hello: _Optional[_Union[_peer_pb2.HelloRequest, _Mapping]] = ...) -> None: ...
+    hello: bytes
+    def __init__(self, peer: _Optional[str] = ..., hello: _Optional[bytes] = ...) -> None: ...
 
 class Disbelieved(_message.Message):
     __slots__ = ("peer", "reason", "detail", "count")
@@ -198,7 +206,7 @@ class Lost(_message.Message):
     def __init__(self) -> None: ...
 
 class ServingReport(_message.Message):
-    __slots__ = ("counters", "refused", "store_well", "details_json")
+    __slots__ = ("counters", "refused", "store_well", "details_json", "pulls")
     class CountersEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -210,11 +218,13 @@ class ServingReport(_message.Message):
     REFUSED_FIELD_NUMBER: _ClassVar[int]
     STORE_WELL_FIELD_NUMBER: _ClassVar[int]
     DETAILS_JSON_FIELD_NUMBER: _ClassVar[int]
+    PULLS_FIELD_NUMBER: _ClassVar[int]
     counters: _containers.ScalarMap[str, int]
     refused: _containers.RepeatedCompositeFieldContainer[RefusedEntry]
     store_well: bool
     details_json: str
-    def __init__(self, counters: _Optional[_Mapping[str, int]] = ..., refused: _Optional[_Iterable[_Union[RefusedEntry, _Mapping]]] = ..., store_well: bool = ..., details_json: _Optional[str] = ...) -> None: ...
+    pulls: int
+    def __init__(self, counters: _Optional[_Mapping[str, int]] = ..., refused: _Optional[_Iterable[_Union[RefusedEntry, _Mapping]]] = ..., store_well: bool = ..., details_json: _Optional[str] = ..., pulls: _Optional[int] = ...) -> None: ...
 
 class RefusedEntry(_message.Message):
     __slots__ = ("who", "reason", "count", "last_at")
