@@ -20,9 +20,11 @@ from federation.peers.details import GUARDS, shortened
 from federation.peers.feed import Feed
 from federation.peers.setup import Setup, write_setup
 from federation.peers.spawn import LOG_BYTES, Spawner, resident_bytes
+from federation.peers.verdicts import Verdicts
 from federation.peers.watch import Absorber, ReserveClock, Watch
 from federation.timeouts import timeout
 from federation.trust.handshakes import RefusalLog
+from gossip.statement import Signed
 from local_group.logs import how_it_ended, truncate
 from moonmesh.v1 import peer_pb2, serving_pb2
 
@@ -53,6 +55,9 @@ class Gossip(Protocol):
 
     def heard(self, peer: str, hello: peer_pb2.HelloRequest) -> bool:
         """A hello of a peer, well signed. False: it is not believed all the same."""
+
+    def newest(self, peer: str) -> Signed | None:
+        """The newest statement of a peer that is believed."""
 
     def all_heard(self) -> None:
         """After the last of several."""
@@ -108,8 +113,7 @@ class ServingProcess:
         self._wake = asyncio.Event()
         self._listening = asyncio.Event()
         self._failed: MoonmeshError | None = None
-        self._verdicts: dict[str, bool] = {}
-        self._untold: set[str] = set()
+        self._verdicts = Verdicts(gossip.newest)
         self._ping = 0
         self._report_wanted = self._details_wanted = False
         self._reported = asyncio.Event()
@@ -241,7 +245,7 @@ class ServingProcess:
         self._absorber = Absorber(self._refusals)
         self._failed = None
         self._feed.restart()
-        self._untold = {peer for peer, believed in self._verdicts.items() if not believed}
+        self._verdicts.restart()
         channel: Channel | None = None
         parts: list[asyncio.Task[str]] = []
         why = ""
@@ -320,9 +324,7 @@ class ServingProcess:
                     self._report_wanted = False
                     self._details_wanted &= not report
                     await channel.send(serving_pb2.ToServing(ping=ping))
-                while self._untold:
-                    peer = self._untold.pop()
-                    verdict = serving_pb2.Verdict(peer=peer, believed=self._verdicts[peer])
+                for verdict in self._verdicts.take():
                     await channel.send(serving_pb2.ToServing(verdict=verdict))
                 greeting = self._gossip.greeting()
                 if greeting != greeted:
@@ -389,9 +391,7 @@ class ServingProcess:
         except DecodeError:
             raise ValueError("a hello that is none") from None
         believed = self._gossip.heard(peer, hello)
-        if self._verdicts.get(peer, True) != believed:
-            self._verdicts[peer] = believed
-            self._untold.add(peer)
+        if self._verdicts.judged(peer, hello, believed=believed):
             self._wake.set()
 
     def _known(self, peer: str) -> str:

@@ -20,6 +20,7 @@ from typing import Any
 
 import pytest
 
+from federation.cli.health import ask_status
 from federation.config import load_group
 from federation.trust.authority import Authority
 from local_group.lifecycle import prepare
@@ -179,9 +180,13 @@ class Watching:
 
 
 class Zombie:
-    """A second gateway of a group, with its keys and a copy of what it had on the disk."""
+    """A second gateway of a group, with its keys and a copy of what it had on the disk.
 
-    def __init__(self, five: Federation, name: str, folder: Path) -> None:
+    Args:
+        knows: whether it has a copy of the group's coordination; it begins at epoch 1 without.
+    """
+
+    def __init__(self, five: Federation, name: str, folder: Path, *, knows: bool = True) -> None:
         self._inside = five.inside(name)
         self.config = load_group(
             write_group(
@@ -202,7 +207,13 @@ class Zombie:
         )
         self._path = folder / "group.toml"
         prepare(self.config)
-        shutil.copytree(five.groups[name].config.coordination_dir, self.config.coordination_dir)
+        if knows:
+            shutil.copytree(five.groups[name].config.coordination_dir, self.config.coordination_dir)
+
+    def status(self) -> Said:
+        """What it says of itself; {} while it does not."""
+        answer = ask_status(self.config.gateway_socket)
+        return answer if isinstance(answer, dict) else {}
 
     def __enter__(self) -> Zombie:
         with (self.config.log_dir / "gateway.log").open("wb") as log:
@@ -307,6 +318,37 @@ def test_a_group_that_runs_twice(five: Federation) -> None:
             first + 1,
             first + 2,
         }
+
+
+def test_a_twin_that_coordinates_with_nobody(five: Federation) -> None:
+    wait_until_well(five)
+    ash, all_others = five.groups["ash"], others("ash")
+    epoch = five.status("ash")["epoch"]
+    assert epoch > 1
+    twin = Zombie(five, "ash", five.folder / "twin", knows=False)
+    with Watching(five, "ash", all_others) as seen:
+        with twin:
+
+            def named() -> bool:
+                said = twin.status()
+                told = f"another process speaks for this group, in epoch {epoch}"
+                return said.get("epoch") == 1 and any(told in each for each in said["problems"])
+
+            wait_for(named, 20, "the twin to say so of itself")
+            for name in all_others:
+                assert five.peer(name, "ash")["rejected"].get("old_epoch"), "they have heard it"
+            # It is refused, hello after hello, and the group that it is a twin of is not.
+            refused = [peer["reason"] for peer in twin.status()["peers"]]
+            assert all("your statement is not believed" in each for each in refused), refused
+            counted = five.counter("ash", "moonmesh_hello_errors_total")
+            until = version(five.peer("fir", "ash"))[1] + 10
+            wait_for(lambda: version(five.peer("fir", "ash"))[1] > until, 20, "ten more hellos")
+            assert five.counter("ash", "moonmesh_hello_errors_total") == counted
+            assert {peer["reason"] for peer in five.status("ash")["peers"]} == {""}
+        wait_until_well(five)
+        assert seen.nowhere(lambda said: said["quarantine"] is not None)
+        assert {each for name in all_others for each, _ in seen.versions(name)} == {epoch}
+    assert ash.restarts("gateway") == 2, "of the test before"
 
 
 def test_a_key_that_is_not_the_one_in_peering_toml(five: Federation, tmp_path: Path) -> None:
