@@ -23,6 +23,7 @@ from pydantic import (
 from federation.config import GATEWAYS_MAX, PEERS_MAX
 from federation.errors import ConfigError
 from federation.identity import Envelope, Fingerprint
+from federation.trust.key_file import KeyFile, parse_key, read_key_file
 from federation.trust.keys import StatementKey
 from local_group.config import explain, read_toml, resolve_path
 from local_group.fields import check_address
@@ -36,40 +37,6 @@ NAMES_MAX = 256
 """Names in one `export` or `import`: as many as a group can have namespaces."""
 ALL = "*"
 """In `export` and `import`: every namespace of group.toml."""
-
-_KEY_FILE_BYTES_MAX = 4096
-
-
-@dataclass(frozen=True)
-class KeyFile:
-    """A `key_file`: where it is, and the key in it (None where keys were not to be read)."""
-
-    path: Path
-    key: StatementKey | None
-
-
-def _parse_key(value: object) -> StatementKey:
-    if not isinstance(value, str):
-        raise ValueError(f'a key is text, "ed25519:BASE64", not {type(value).__name__}')
-    return StatementKey.parse(value)
-
-
-def _read_key_file(value: object, info: ValidationInfo) -> KeyFile:
-    path = resolve_path(value, info)
-    if not (info.context or {}).get("read_keys", True):
-        return KeyFile(path, None)
-    try:
-        with path.open("rb") as file:
-            text = file.read(_KEY_FILE_BYTES_MAX).decode("ascii", "replace")
-    except OSError as error:
-        raise ValueError(
-            f"{path} cannot be read: {error.strerror} (it is the peer's identity.pub; "
-            "`moonmesh peer init` makes it)"
-        ) from None
-    try:
-        return KeyFile(path, StatementKey.parse(text))
-    except ValueError as error:
-        raise ValueError(f"{path} is not a public key: {error}") from None
 
 
 def check_label(value: str, what: str) -> str:
@@ -124,12 +91,12 @@ class PeerConfig(_Section):
     """`host:port` of its gateway: the peer's `listen` and `port_base + 2`. This or `addresses`."""
     addresses: _Addresses = ()
     """`host:port` of each of its gateways, where it has several; at most 4. This or `address`."""
-    key: Annotated[StatementKey, BeforeValidator(_parse_key)] | None = None
+    key: Annotated[StatementKey, BeforeValidator(parse_key)] | None = None
     """The key that signs its statements, `ed25519:BASE64`: nobody else can speak for it. This or
     `key_file`."""
-    key_file: Annotated[KeyFile, BeforeValidator(_read_key_file)] | None = None
+    key_file: Annotated[KeyFile, BeforeValidator(read_key_file)] | None = None
     """A file that holds that key (the peer's `identity.pub`), relative to this file. This or `key`."""
-    next_key: Annotated[StatementKey, BeforeValidator(_parse_key)] | None = None
+    next_key: Annotated[StatementKey, BeforeValidator(parse_key)] | None = None
     """A second key that is believed too: for the time while the peer changes its key."""
     exports: _Names = Field(default=(), alias="export")
     """Namespaces, by their names in group.toml, that this peer may have from us; `["*"]`: all."""

@@ -179,7 +179,7 @@ def kind(field: FieldInfo) -> Kind:
     Raises:
         TypeError: for a type that this module has no words for.
     """
-    from federation.peering import KeyFile
+    from federation.trust.key_file import KeyFile
     from federation.trust.keys import StatementKey
     from local_group.config import parse_size
 

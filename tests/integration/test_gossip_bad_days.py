@@ -9,24 +9,17 @@ from __future__ import annotations
 import json
 import shutil
 import signal
-import subprocess
-import sys
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
-from typing import Any
 
 import pytest
 
-from federation.cli.health import ask_status
-from federation.config import load_group
 from federation.trust.authority import Authority
-from local_group.lifecycle import prepare
+from tests.support.bad_days import Watching, Zombie, is_held, is_in, is_well, version
 from tests.support.coordination import Process
-from tests.support.federation import NAMESPACE, Federation, read, write
-from tests.support.groups import RunningGroup, environment, moonmesh, write_group
+from tests.support.federation import Federation, read, write
+from tests.support.groups import RunningGroup, moonmesh
 from tests.support.hosts import PROBLEM, Hosts
 from tests.support.line import Line
 from tests.support.wait import wait_for
@@ -37,8 +30,6 @@ NAMES = ("ash", "birch", "cedar", "elm", "fir")
 HELLO_S = 0.2
 DOWN_AFTER_S = 12 * HELLO_S
 """Of silence; others are asked before."""
-
-Said = dict[str, Any]
 
 
 @pytest.fixture(scope="module", params=["one host", "namespaces"])
@@ -78,36 +69,6 @@ def others(but: str) -> list[str]:
     return [name for name in NAMES if name != but]
 
 
-def version(said: Said) -> tuple[int, int]:
-    """(epoch, seq) of a peer's newest statement; (0, 0) before the first."""
-    epoch, _, seq = (said.get("version") or "0.0").partition(".")
-    return int(epoch), int(seq)
-
-
-def is_well(said: Said) -> bool:
-    return (
-        said.get("state") == "alive"
-        and said["link"] == "both"
-        and said["pullable"]
-        and said["quarantine"] is None
-    )
-
-
-def is_in(epoch: int) -> Callable[[Said], bool]:
-    """Speaks in this epoch."""
-    return lambda said: version(said)[0] == epoch
-
-
-def is_held(reason: str, healed_by: str) -> Callable[[Said], bool]:
-    """In quarantine, for that."""
-
-    def held(said: Said) -> bool:
-        quarantine = said["quarantine"] or {}
-        return (quarantine.get("reason"), quarantine.get("healed_by")) == (reason, healed_by)
-
-    return held
-
-
 def wait_until_well(five: Federation) -> None:
     for name in NAMES:
 
@@ -129,117 +90,6 @@ def restart(group: RunningGroup) -> None:
         20,
         "a new gateway",
     )
-
-
-class Watching:
-    """Reads what some groups say of one peer, over and over, between `with` and its end.
-
-    Raises AssertionError at the end if its (epoch, seq) went back in the eyes of one of them.
-    """
-
-    def __init__(self, five: Federation, peer: str, observers: list[str]) -> None:
-        self._five = five
-        self._peer = peer
-        self.said: dict[str, list[Said]] = {name: [] for name in observers}
-        self._end = threading.Event()
-        self._thread = threading.Thread(target=self._watch)
-
-    def __enter__(self) -> Watching:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._end.set()
-        self._thread.join()
-        if error is None:
-            for name in self.said:
-                seen = self.versions(name)
-                assert seen == sorted(seen), f"{self._peer} went back at {name}: {seen}"
-                assert len(set(seen)) > 1, f"{name} saw nothing"
-
-    def versions(self, observer: str) -> list[tuple[int, int]]:
-        return [version(said) for said in list(self.said[observer])]
-
-    def everywhere(self, what: Callable[[Said], bool]) -> bool:
-        """Whether each observer has seen that, at one moment or another."""
-        return all(any(map(what, list(said))) for said in self.said.values())
-
-    def nowhere(self, what: Callable[[Said], bool]) -> bool:
-        return not any(what(each) for said in self.said.values() for each in list(said))
-
-    def _watch(self) -> None:
-        while not self._end.wait(0.02):
-            for name, said in self.said.items():
-                if entry := self._five.peer(name, self._peer):
-                    said.append(entry)
-
-
-class Zombie:
-    """A second gateway of a group, with its keys and a copy of what it had on the disk.
-
-    Args:
-        knows: whether it has a copy of the group's coordination; it begins at epoch 1 without.
-    """
-
-    def __init__(self, five: Federation, name: str, folder: Path, *, knows: bool = True) -> None:
-        self._inside = five.inside(name)
-        self.config = load_group(
-            write_group(
-                folder,
-                name,
-                five.ports[name],
-                host=five.host(name),
-                # The same Mooncake, and the same port at another address: for the peers that is the
-                # same group, and they hear it because it greets them.
-                gateway={
-                    "enabled": True,
-                    "listen": "127.0.0.2",
-                    "peering": str(five.folder / name / "peering.toml"),
-                },
-                limits={"hello_interval_ms": 200},
-                namespaces={"demo": NAMESPACE},
-            )
-        )
-        self._path = folder / "group.toml"
-        prepare(self.config)
-        if knows:
-            shutil.copytree(five.groups[name].config.coordination_dir, self.config.coordination_dir)
-
-    def status(self) -> Said:
-        """What it says of itself; {} while it does not."""
-        answer = ask_status(self.config.gateway_socket)
-        return answer if isinstance(answer, dict) else {}
-
-    def __enter__(self) -> Zombie:
-        with (self.config.log_dir / "gateway.log").open("wb") as log:
-            self._process = subprocess.Popen(
-                [
-                    *self._inside,
-                    sys.executable,
-                    "-m",
-                    "federation.gateway_process",
-                    "-c",
-                    str(self._path),
-                ],
-                env=environment(),
-                stdout=log,
-                stderr=log,
-            )
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._process.kill()
-        self._process.wait()
 
 
 def test_a_line_that_is_cut_one_way(five: Federation, line: Line | Hosts) -> None:
