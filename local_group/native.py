@@ -61,11 +61,15 @@ def _check_master(settings: StoreSettings) -> None:
 
 class Native:
     """`MooncakeDistributedStore`, from `setup` to `close`. A use after `close` is `StoreClosed`:
-    in Mooncake it is a segmentation fault. Thread-safe as Mooncake is."""
+    in Mooncake it is a segmentation fault. Thread-safe as Mooncake is.
 
-    def __init__(self, settings: StoreSettings) -> None:
+    Args:
+        as_it_comes: with Mooncake's own timeouts and lanes, not those of the settings: to compare with.
+    """
+
+    def __init__(self, settings: StoreSettings, *, as_it_comes: bool = False) -> None:
         _check_master(settings)
-        for name, value in settings.environment().items():
+        for name, value in settings.environment().items() if not as_it_comes else ():
             # Mooncake reads some of them once, when its library is loaded.
             os.environ.setdefault(name, value)
         try:

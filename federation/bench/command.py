@@ -7,7 +7,7 @@ import itertools
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from federation.bench.gateway_figures import gateway_figures
+from federation.bench.gateway_figures import cost_figures, gateway_figures
 from federation.bench.groups import MODES, WATERMARK, Layout, Mode, store_bytes
 from federation.bench.lru import lru_hit_rate
 from federation.bench.replay import Options, Plan, Progress, lease_ttl_ms
@@ -114,7 +114,7 @@ def fill_report(
     report.figures = replay_figures(
         outcome.tallies,
         lru=lru if played else None,
-        extra=gateway_figures(outcome),
+        extra=gateway_figures(outcome) | cost_figures(outcome, workload.block_bytes),
     )
     setup = asdict(command)
     setup["trace"] = str(command.trace or "packaged cut of the Mooncake conversation trace")

@@ -21,6 +21,7 @@ from federation.bench.groups import (
     init_peers,
     write_groups,
 )
+from federation.bench.staleness import Written
 from federation.bench.tally import Tally
 from federation.bench.workload import Workload
 
@@ -94,9 +95,17 @@ async def play(
     halt = asyncio.Event()
     watch = asyncio.create_task(_forward(stop, halt, places))
 
+    written = Written()
+
     async def one(number: int, group: int, keys: tuple[str, ...]) -> None:
         try:
-            tally.add(await engines[group].ask(number, keys, answer_s))
+            began = loop.time()
+            answer = await engines[group].ask(number, keys, answer_s)
+            tally.add(answer)
+            missed = keys[answer.local + answer.peer :]
+            tally.stale_misses += written.stale(missed, group, began)
+            if not answer.codes and not answer.errors:
+                written.note(missed, group, loop.time())
             progress(tally)
         except Exception as error:  # raised again below, once what is under way has ended
             failed.append(error)

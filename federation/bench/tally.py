@@ -14,6 +14,8 @@ ERRORS_KEPT = 8
 FAILED_SHARE_MAX = 0.01
 """With more failed results than this in a mode, its hit rate is the machine's, not the design's."""
 RATIO_TARGET = 0.97
+WASTED_SHARE_MAX = 0.01
+METADATA_SHARE_MAX = 0.005
 
 
 @dataclass
@@ -27,6 +29,8 @@ class Tally:
     local_hits: int = 0
     peer_hits: int = 0
     misses: int = 0
+    stale_misses: int = 0
+    """Those of `misses` that another group had written just before (see `staleness`)."""
     wrong_bytes: int = 0
     deadline_overruns: int = 0
     """Reads and writes over their deadline, beyond what is excused (see `engine.Answer`)."""
@@ -102,6 +106,7 @@ class Tally:
             "local_hits": self.local_hits,
             "peer_hits": self.peer_hits,
             "misses": self.misses,
+            "stale_misses": self.stale_misses,
             "hit_rate": self.hit_rate,
             "wrong_bytes": self.wrong_bytes,
             "deadline_overruns": self.deadline_overruns,
@@ -188,4 +193,6 @@ def replay_targets(figures: Mapping[str, Any]) -> list[Target]:
         Target("wrong_bytes", figures["wrong_bytes"] if measured else None, "==", 0, "B"),
         Target("deadline_overruns", figures["deadline_overruns"] if measured else None, "==", 0),
         Target("ratio_to_one_pool", ratio, ">=", RATIO_TARGET),
+        Target("wasted_share", figures.get("wasted_share"), "<=", WASTED_SHARE_MAX),
+        Target("metadata_share", figures.get("metadata_share"), "<=", METADATA_SHARE_MAX),
     ]

@@ -148,3 +148,47 @@ def catalog(
     report.print(out if out.is_terminal else Console(width=PLAIN_WIDTH))
     if json_file is not None:
         report.write(json_file)
+
+
+@app.command()
+def local(
+    rounds: Annotated[
+        int, typer.Option(min=1, max=1_000_000, help="Of each call, each way.")
+    ] = 3000,
+    blocks: Annotated[int, typer.Option(min=1, max=1024, help="Of one get and one put.")] = 128,
+    block_bytes: Annotated[int, typer.Option(min=1, max=1 << 20, help="Bytes a block.")] = 65_536,
+    exists_keys: Annotated[
+        int, typer.Option(min=1, max=100_000, help="Of one batch_is_exist.")
+    ] = 8000,
+    port_base: Annotated[
+        int, typer.Option(min=1024, max=65_000, help="Look for free ports from here.")
+    ] = PORT_BASE,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write the report.")] = None,
+) -> None:
+    """What FederatedStore costs where no peer has a part in it: against plain Mooncake, call by call.
+
+    Starts a real group in a temporary folder and always takes it down again; about five minutes.
+    """
+    from rich.console import Console
+
+    from federation.bench.local import LocalBench, local_report
+    from federation.bench.report import check_writable
+
+    check_writable(json_file)
+    aside = Console(stderr=True, highlight=False)
+    report, signal = local_report(
+        LocalBench(
+            rounds=rounds,
+            blocks=blocks,
+            block_bytes=block_bytes,
+            exists_keys=exists_keys,
+            port_base=port_base,
+        ),
+        lambda text: aside.print(text, style="dim", markup=False),
+    )
+    out = Console()
+    report.print(out if out.is_terminal else Console(width=PLAIN_WIDTH))
+    if json_file is not None:
+        report.write(json_file)
+    if signal:
+        raise typer.Exit(128 + signal)

@@ -14,7 +14,7 @@ from tests.support.places import East, keys_of
 from tests.support.timing import Timed
 from tests.support.wait import wait_for
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.alone]
 
 RAFT_OFFSET = 20
 """Of a member's port, from the port base of its place."""

@@ -84,7 +84,7 @@ def test_a_replay_in_all_modes(place: Path, tmp_path: Path) -> None:
         "isolated_hit_rate", "one_pool_hit_rate", "one_pool_lru_hit_rate", "ratio_to_one_pool",
         "wrong_bytes", "deadline_overruns", "deadline_overruns_raw", "worst_overrun_ms",
         "worst_overrun_raw_ms", "peer_bytes", "metadata_bytes", "view_age_requests",
-        "pull_ms_p50", "pull_ms_p99",
+        "pull_ms_p50", "pull_ms_p99", "stale_misses", "wasted_pulls", "wasted_share", "metadata_share",
     }  # fmt: skip
     assert found["requests"] == 180
     assert found["local_hits"] + found["peer_hits"] + found["misses"] == found["blocks"]
@@ -95,10 +95,26 @@ def test_a_replay_in_all_modes(place: Path, tmp_path: Path) -> None:
     # Real Mooncake with room for all must do what plain arithmetic says, within what is in flight.
     assert found["one_pool_hit_rate"] == pytest.approx(found["one_pool_lru_hit_rate"], rel=0.05)
     assert {t["name"] for t in report["targets"]} == {
-        "wrong_bytes", "deadline_overruns", "ratio_to_one_pool",
+        "wrong_bytes", "deadline_overruns", "ratio_to_one_pool", "wasted_share", "metadata_share",
     }  # fmt: skip
     assert "federated: 180 requests" in result.stderr
     assert report["interrupted"] is False
+
+
+def test_local_calls_are_measured_against_plain_mooncake(place: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.json"
+    result = subprocess.run(
+        command("bench", "local", "--rounds", "12", "--exists-keys", "300", "--json", str(out)),
+        env=environment(), capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert result.returncode == 0, result.stdout + result.stderr
+    report, found = figures_of(out)
+    for call in ("get", "put", "exists"):
+        times = found[call]
+        assert times["rounds"] == 12
+        assert 0 < times["plain_ms_p50"] <= times["plain_ms_p99"]
+        assert 0 < times["federated_ms_p50"] <= times["federated_ms_p99"]
+    assert len(report["targets"]) == 4
 
 
 def test_interrupted_it_takes_all_down_and_prints_what_it_has(place: Path, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from federation.bench.command import ReplayCommand, fill_report
-from federation.bench.gateway_figures import gateway_figures, view_age_s
+from federation.bench.gateway_figures import cost_figures, gateway_figures, view_age_s
 from federation.bench.groups import Layout
 from federation.bench.lru import lru_hit_rate
 from federation.bench.report import Report
@@ -82,6 +82,27 @@ def test_figures_from_gateways() -> None:
         "pull_ms_p50": 4.0,
         "pull_ms_p99": 9.0,
     }
+
+
+def test_what_stale_hints_and_metadata_cost() -> None:
+    outcome = an_outcome()
+    tally = outcome.tallies["federated"]
+    tally.stale_misses = 1
+    counted = {
+        "moonmesh_pull_missing_total": 1,
+        "moonmesh_peer_blocks_total": 2,
+        "moonmesh_admitted_total": 4,
+        "moonmesh_metadata_sent_bytes_total": 500,
+    }
+    tally.gateways = [{"counters": counted}, {"counters": counted}, {}]
+    # Two that were not there, and four that came of which three were read; ten blocks looked up.
+    assert cost_figures(outcome, block_bytes=1000) == {
+        "stale_misses": 1,
+        "wasted_pulls": 3,
+        "wasted_share": 0.3,
+        "metadata_share": pytest.approx(1000 / ((2 + 8) * 1000)),
+    }
+    assert set(cost_figures(Outcome(), 1000).values()) == {None}
 
 
 def test_pulls_are_taken_from_spans_where_there_are_some(tmp_path: Path) -> None:

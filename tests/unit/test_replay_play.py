@@ -184,6 +184,8 @@ def test_figures_of_all_modes() -> None:
         "wrong_bytes": False,
         "deadline_overruns": False,
         "ratio_to_one_pool": False,
+        "wasted_share": None,
+        "metadata_share": None,
     }
 
 
