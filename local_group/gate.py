@@ -76,6 +76,7 @@ class Gate:
 
     Args:
         lost: seconds between two times in which this process did not run; see `stalls`.
+        wake: called before each call.
     """
 
     def __init__(
@@ -83,10 +84,12 @@ class Gate:
         limits: StoreLimits,
         clock: Callable[[], float] = time.monotonic,
         lost: Callable[[float, float], float] = _nothing,
+        wake: Callable[[], None] = lambda: None,
     ) -> None:
         self._limits = limits
         self._clock = clock
         self._lost = lost
+        self._wake = wake
         self._late_at = {True: float("-inf"), False: float("-inf")}  # by `meta`
         rng = random.Random()
         # Whether bytes have moved since the start, and since the data breaker last opened: with no
@@ -103,6 +106,11 @@ class Gate:
             if self.tally.closed:
                 raise StoreClosed
             self.tally.active += 1
+        self._wake()
+
+    def idle(self) -> bool:
+        """Whether no call is under way, not even one that its caller has given up."""
+        return not self.tally.active and not self.tally.running
 
     def leave(self) -> None:
         """... and has ended, for its caller."""

@@ -35,6 +35,10 @@ class Stalls:
             self._stalls.append((self._last, now))
         self._last = now
 
+    def resume(self, now: float) -> None:
+        """Nobody has looked until now, and there was nothing to look at."""
+        self._last = now
+
     def lost(self, began: float, ended: float) -> float:
         """Seconds between `began` and `ended` (now, at the latest) in which the process stood still."""
         found = sum(
@@ -49,7 +53,7 @@ class Stalls:
 
 
 class Watch:
-    """A daemon thread that beats for `Stalls`. Thread-safe.
+    """A daemon thread that beats for `Stalls` while there is something to watch. Thread-safe.
 
     Args:
         clock: monotonic seconds.
@@ -60,19 +64,42 @@ class Watch:
         self._lock = threading.Lock()
         self._stalls = Stalls(clock())
         self._stopped = False
-        threading.Thread(target=self._run, name="store-watch", daemon=True).start()
+        self._sleeps = False
+        self._wanted = threading.Event()
+
+    def start(self, idle: Callable[[], bool]) -> None:
+        """Begins.
+
+        Args:
+            idle: whether nothing is under way that may have to be excused.
+        """
+        threading.Thread(target=self._run, args=(idle,), name="store-watch", daemon=True).start()
 
     def lost(self, began: float, ended: float) -> float:
         """As `Stalls.lost`."""
         with self._lock:
             return self._stalls.lost(began, ended)
 
+    def wake(self) -> None:
+        """Something begins. Nearly free while the thread beats."""
+        if self._sleeps:
+            with self._lock:
+                self._stalls.resume(self._clock())
+            self._wanted.set()
+
     def stop(self) -> None:
         """Ends the thread, after its next beat."""
         self._stopped = True
+        self._wanted.set()
 
-    def _run(self) -> None:
+    def _run(self, idle: Callable[[], bool]) -> None:
         while not self._stopped:
             time.sleep(TICK_SECONDS)  # cheaper than to wait for an event
             with self._lock:
                 self._stalls.beat(self._clock())
+            # Told first: what begins from here on wakes it.
+            self._sleeps = True
+            if idle():
+                self._wanted.wait()
+            self._sleeps = False
+            self._wanted.clear()

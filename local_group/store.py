@@ -62,7 +62,8 @@ class StoreClient(BounceCalls, AsyncCalls):
         self._limits = limits
         self._clock = clock
         self._watch = Watch(clock)
-        self._gate = Gate(limits, clock, self._watch.lost)
+        self._gate = Gate(limits, clock, self._watch.lost, self._watch.wake)
+        self._watch.start(self._gate.idle)
         self._closing = False
         self._closed_well = False
         tally = self._gate.tally

@@ -27,7 +27,7 @@ import grpc.aio
 from chaos.errors import ChaosError
 from federation.config import Limits
 from federation.peering import Peering, load_peering
-from federation.peers.arrivals import Context
+from federation.peers.arrivals import Context, server_bounds
 from federation.peers.asking import Told
 from federation.peers.gossip_config import gossip_config
 from federation.peers.greeter import Greeter
@@ -76,8 +76,9 @@ class LightPeer:
         """It and the target hear each other, or did at one time."""
 
     async def serve(self, address: str) -> grpc.aio.Server:
-        """Answers hellos at an address of its own."""
-        server = grpc.aio.server()
+        """Answers hellos at an address of its own, with the options of a gateway's server."""
+        _, bounds = server_bounds(Limits(), 1)
+        server = grpc.aio.server(options=bounds)
         handler = grpc.stream_stream_rpc_method_handler(self._hellos)
         name = HELLO_METHOD.rsplit("/", 1)[1]
         server.add_generic_rpc_handlers(

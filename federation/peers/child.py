@@ -8,7 +8,7 @@ import logging
 import subprocess
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from google.protobuf.message import DecodeError
 
@@ -18,13 +18,13 @@ from federation.errors import MoonmeshError
 from federation.peers.channel import Channel, ChannelError, message_bytes_max
 from federation.peers.details import GUARDS, shortened
 from federation.peers.feed import Feed
+from federation.peers.hearing import Gossip
 from federation.peers.setup import Setup, write_setup
 from federation.peers.spawn import LOG_BYTES, Spawner, resident_bytes
 from federation.peers.verdicts import Verdicts
 from federation.peers.watch import Absorber, ReserveClock, Watch
 from federation.timeouts import timeout
 from federation.trust.handshakes import RefusalLog
-from gossip.statement import Signed
 from local_group.logs import how_it_ended, truncate
 from moonmesh.v1 import peer_pb2, serving_pb2
 
@@ -48,25 +48,6 @@ DETAILS_TICKS = 40
 """Ticks from one report with details to the next, where nobody asks for `status`: they have the guards of all
 peers, and making and reading them costs more than all else that an idle process does."""
 LOG_CHECK_TICKS = 120
-
-
-class Gossip(Protocol):
-    """What becomes of what it hears, and what it is to answer."""
-
-    def heard(self, peer: str, hello: peer_pb2.HelloRequest) -> bool:
-        """A hello of a peer, well signed. False: it is not believed all the same."""
-
-    def newest(self, peer: str) -> Signed | None:
-        """The newest statement of a peer that is believed."""
-
-    def all_heard(self) -> None:
-        """After the last of several."""
-
-    def disbelieved(self, peer: str, reason: str, detail: str, count: int) -> None:
-        """Hellos that are not well signed."""
-
-    def greeting(self) -> peer_pb2.HelloReply:
-        """What hellos are answered with."""
 
 
 class ServingProcess:

@@ -15,7 +15,7 @@ import grpc
 import grpc.aio
 
 from federation.errors import PeerError
-from federation.peers.asking import ASKED, EARLY, Asking
+from federation.peers.asking import ASKED, EARLY, LATE_INTERVALS, Asking
 from federation.peers.wire import UnaskedError
 
 Method: TypeAlias = grpc.aio.StreamStreamMultiCallable[bytes, bytes]
@@ -87,10 +87,16 @@ class Greeter:
         self._said_at = now
         stream.say(raw + ASKED if stream.asking.says(now) else raw)
 
+    def hush(self) -> None:
+        """Says nothing more, not even what waits; until `say`."""
+        if self._stream is not None:
+            self._end(self._stream)
+
     async def close(self) -> None:
         """Ends the stream."""
-        if (stream := self._stream) is not None:
-            self._end(stream)
+        stream = self._stream
+        self.hush()
+        if stream is not None:
             await asyncio.gather(stream.task, return_exceptions=True)
 
     def _is_over(self, stream: _Stream, now: float) -> bool:
@@ -98,7 +104,7 @@ class Greeter:
         return stream.asking.hopeless(now) or (stream.connected and not self._connected())
 
     def _end(self, stream: _Stream) -> None:
-        stream.task.cancel()
+        stream.end()
         self._stream = None
 
     # For the stream
@@ -117,6 +123,12 @@ class Greeter:
             return
         self._patient = True
         self._failed(error or PeerError("it ended our hellos without an answer"))
+
+    @property
+    def stale(self) -> bool:
+        """Whether what waits has waited for so long that it is not to be said: a process that was frozen is
+        to learn first whether it still speaks for its group."""
+        return time.monotonic() - self._said_at > LATE_INTERVALS * self._interval
 
     def sent(self) -> None:
         """A hello is on its way, and none waits."""
@@ -147,6 +159,10 @@ class _Stream:
         if self._wake is not None and not self._wake.done():
             self._wake.set_result(None)
 
+    def end(self) -> None:
+        self._call.cancel()  # at once: its tasks end later, and could say something before
+        self.task.cancel()
+
     async def _hellos(self) -> AsyncIterator[bytes]:
         try:
             await self._call.wait_for_connection()
@@ -159,6 +175,8 @@ class _Stream:
                 await self._wake
                 continue
             raw, self.waits = self.waits, None
+            if self._greeter.stale:
+                continue
             yield raw
             if self.waits is None:
                 self._greeter.sent()

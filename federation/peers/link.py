@@ -171,6 +171,11 @@ class PeerLink:
         for gateway in self.gateways:
             gateway.greeter.say(raw, now)
 
+    def hush(self) -> None:
+        """Says nothing more, not even a hello that waits for room; until `greet`."""
+        for gateway in self.gateways:
+            gateway.greeter.hush()
+
     def full(self, now: float) -> bool:
         """Whether a hello waits for room, at the gateway that speaks for the peer, or at all if none does."""
         speaker = self._choice.speaker

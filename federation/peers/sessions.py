@@ -69,7 +69,7 @@ class Sessions:
         terms: whether this gateway leads its group, and so may speak; and where its epochs come from.
         refusals: where statements that are not believed are written down.
         on_problem: told what an operator has to know.
-        on_tick: called when there is a new statement of ours.
+        on_tick: called when there is a new statement of ours, or none any more.
     """
 
     def __init__(
@@ -100,6 +100,8 @@ class Sessions:
         self._followers: dict[tuple[str, bytes], asyncio.Task[None]] = {}
         self._news: dict[tuple[str, bytes], asyncio.Event] = {}
         self._questions: dict[tuple[str, bytes], asyncio.Task[None]] = {}
+        self._greeted = False
+        """Since the last silence."""
         self._unanswered: set[str] = set()
         self._back_at: dict[str, float] = {}
         for name, link in self.links.items():
@@ -152,18 +154,23 @@ class Sessions:
 
     async def run(self) -> None:
         """Greets every peer at each tick, until it is cancelled."""
+        said = None
         while True:
             self._hurry.clear()
+            began = time.monotonic()
             self.hush()
-            self._gossip.tick(time.monotonic(), int(time.time() * 1000))
-            self._on_tick()
+            self._gossip.tick(began, int(time.time() * 1000))
+            if (greeting := self._gossip.greeting()) is not said:
+                said = greeting
+                self._on_tick()
             self._send()
             self._take_events()
-            await asyncio.sleep(TICK_SECONDS_MIN)
             self._next_at = self._gossip.next_tick_at()
             with contextlib.suppress(asyncio.TimeoutError):
                 async with timeout(self._next_at - time.monotonic()):
                     await self._hurry.wait()
+            if (early := began + TICK_SECONDS_MIN - time.monotonic()) > 0:
+                await asyncio.sleep(early)
 
     def answer(self) -> None:
         """Something was heard: sends at once what it asks for."""
@@ -196,12 +203,18 @@ class Sessions:
     def hush(self) -> None:
         """Silent, if the term is over. Called each time before something is said: a process that was frozen
         for longer than its term is here before anything has told it so."""
-        if not self._terms.valid():
-            self._gossip.silence()
+        if self._terms.valid():
+            return
+        self._gossip.silence()
+        if self._greeted:
+            self._greeted = False
+            for link in self.links.values():
+                link.hush()
 
     def _send(self) -> None:
         self.hush()
         for peer, hello in self._gossip.outbox(_Full(self.links, time.monotonic())):
+            self._greeted = True
             try:
                 self.links[peer].greet(hello)
             except PeerError:

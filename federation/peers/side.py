@@ -31,7 +31,7 @@ class PeerSide:
     sessions: Sessions
     guards: Guards
 
-    # For the serving process: see `federation.peers.child.Gossip`.
+    # For the serving process: see `federation.peers.hearing.Gossip`.
 
     def heard(self, peer: str, hello: peer_pb2.HelloRequest) -> bool:
         """A hello that the serving process has heard. False: it is not believed."""
@@ -93,7 +93,7 @@ def peer_side(
         terms: whether it may be spoken in it, and where another one comes from.
         guards: of all peers, with the memory that they share.
         on_problem: told what an operator has to know.
-        on_tick: called when there is a new statement of ours.
+        on_tick: called when there is a new statement of ours, or none any more.
     """
     gossip = _gossip(config, member, epoch)
     links = [

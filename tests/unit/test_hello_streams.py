@@ -110,6 +110,30 @@ async def test_who_does_not_read_is_told_the_newest_and_nothing_piles_up(made: M
         await wait_for_async(lambda: len(answers.replies) == len(read), 5, "the answers")
 
 
+@pytest.mark.parametrize("hushed", [True, False])
+async def test_a_hello_that_has_waited_too_long_is_not_said(made: Made, hushed: bool) -> None:
+    """Its group may have another speaker by now."""
+    read = list[peer_pb2.HelloRequest]()
+
+    async def hears(hellos: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
+        async for raw in hellos:
+            read.append(peer_pb2.HelloRequest.FromString(raw))
+            yield ANSWER
+
+    async with linked(handler(hears), made, hello_interval_ms=INTERVAL_MS) as link:
+        answers = Answers(link)
+        link.greet(peer_pb2.HelloRequest(have_seq=1))
+        if hushed:
+            link.hush()
+        else:
+            time.sleep(3 * INTERVAL_MS / 1000)  # noqa: ASYNC251 - frozen before it could be said
+        for _ in range(5):
+            await asyncio.sleep(INTERVAL_MS / 1000)
+        assert read == []
+        await answers.to(peer_pb2.HelloRequest(have_seq=2))
+        assert [said.have_seq for said in read] == [2]
+
+
 async def test_a_stream_without_answers_is_given_up_for_another(made: Made) -> None:
     streams = 0
 

@@ -48,6 +48,7 @@ class FakeLink:
         self.fail = False
         self.said: list[object] = []
         self.is_full = False
+        self.hushes = 0
         self.on_answer: Callable[[peer_pb2.HelloReply], None]
         self.on_silence: Callable[[], None]
         self.on_room: Callable[[], None]
@@ -62,6 +63,9 @@ class FakeLink:
 
     def full(self, now: float) -> bool:
         return self.is_full
+
+    def hush(self) -> None:
+        self.hushes += 1
 
     async def catalog(self, request: object, timeout: float) -> AsyncGenerator[object, None]:
         self.questions += 1
@@ -90,6 +94,8 @@ class FakeGossip:
         self.received.append(reply)
 
     def outbox(self, busy: Container[str]) -> list[tuple[str, peer_pb2.HelloRequest]]:
+        if self.silenced:
+            return []
         waiting = {p: hello for p, hello in self.mail.items() if p not in busy}
         for peer in waiting:
             del self.mail[peer]
@@ -261,10 +267,14 @@ async def test_positions_beyond_what_there_can_be_are_not_looked_at(
 
 async def test_who_does_not_lead_any_more_is_silent_before_it_says_anything() -> None:
     bench = Bench()
-    bench.gossip.mail["east"] = peer_pb2.HelloRequest()
-    bench.leads = False
-    bench.sessions.answer()
-    assert bench.gossip.silenced
+    bench.link.hello_fails = False
+    for leads in (True, False, False):
+        bench.leads = leads
+        bench.gossip.silenced = False
+        bench.gossip.mail["east"] = peer_pb2.HelloRequest()
+        bench.sessions.answer()
+        assert bench.gossip.silenced != leads
+    assert bench.link.hushes == 1, "what waits for room is not said either"
     await bench.sessions.close()
 
 

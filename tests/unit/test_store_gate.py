@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from local_group.breaker import BreakerLimits
 from local_group.gate import Gate
-from local_group.stalls import LATE_SECONDS, STALLS_MAX, TICK_SECONDS, Stalls
+from local_group.stalls import LATE_SECONDS, STALLS_MAX, TICK_SECONDS, Stalls, Watch
 from local_group.store_config import STORE_BREAKER, StoreLimits
+from tests.support.wait import wait_for
 
 WELL, UNWELL = [1000], [-800]
 
@@ -179,3 +182,27 @@ def test_stalls_remembered_are_bounded() -> None:
     for n in range(10 * STALLS_MAX):
         stalls.beat(float(n))
     assert len(stalls._stalls) == STALLS_MAX
+
+
+def test_the_watch_sleeps_while_nothing_is_under_way() -> None:
+    looks: list[float] = []
+    idle = False
+
+    def clock() -> float:
+        looks.append(time.monotonic())
+        return looks[-1]
+
+    watch = Watch(clock)
+    watch.start(lambda: idle)
+    wait_for(lambda: len(looks) > 3, 5, "it to beat")
+    idle = True
+    wait_for(lambda: watch._sleeps, 5, "it to sleep")
+    before = len(looks)
+    time.sleep(5 * TICK_SECONDS)
+    assert len(looks) == before
+    idle = False
+    watch.wake()
+    began = looks[-1]
+    wait_for(lambda: len(looks) > before + 3, 5, "it to beat again")
+    assert watch.lost(began - 5 * TICK_SECONDS, began) == 0.0, "nobody stood still meanwhile"
+    watch.stop()
