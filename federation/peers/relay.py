@@ -112,7 +112,7 @@ class Relay:
         why = self._refused.why(peer, hello)
         if why is None or not why.HasField("newest"):
             return None
-        return peer_pb2.HelloReply(yours=why.newest)
+        return peer_pb2.HelloReply(yours=why.newest, silent=self.silent)
 
     @property
     def silent(self) -> bool:
