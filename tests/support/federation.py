@@ -26,7 +26,7 @@ from tests.support.groups import (
     moonmesh,
     write_group,
 )
-from tests.support.hosts import Hosts
+from tests.support.hosts import FarStore, Hosts
 from tests.support.wait import wait_for
 
 NAMESPACE: dict[str, Any] = {
@@ -40,6 +40,8 @@ NAMESPACE: dict[str, Any] = {
 ENVELOPE = Envelope(**NAMESPACE)
 FINGERPRINT = ENVELOPE.fingerprint()
 BLOCK = 8192
+
+Engine = FederatedStore | FarStore
 
 
 class Federation:
@@ -88,8 +90,8 @@ class Federation:
         self._alive = alive
         self._together = together
         self._stack = ExitStack()
-        self._stores: list[FederatedStore] = []
-        self._engines: dict[str, FederatedStore] = {}
+        self._stores: list[Engine] = []
+        self._engines: dict[str, Engine] = {}
         self.groups: dict[str, RunningGroup] = {}
         options = [f"--group={name}={self._addresses(name)}" for name in names]
         made = moonmesh(
@@ -173,11 +175,11 @@ class Federation:
         for one in done:
             one.result()
 
-    def store(self, name: str, **options: Any) -> FederatedStore:
-        """An engine's store in this process; closed at the end."""
+    def store(self, name: str, **options: Any) -> Any:
+        """An engine's store in this process, or on its host; closed at the end."""
         config = self.groups[name].config
         hosts = self.hosts
-        store = FederatedStore() if hosts is None else hosts.pinned(name, FederatedStore)
+        store = FederatedStore() if hosts is None else hosts.store(name)
         options.setdefault("namespace", ENVELOPE)
         code = store.setup(
             config.host,
@@ -189,7 +191,7 @@ class Federation:
         self._stores.append(store)
         return store
 
-    def engine(self, name: str, **options: Any) -> FederatedStore:
+    def engine(self, name: str, **options: Any) -> Any:
         """The same store for the same arguments, for tests that leave it as it was: closing one takes
         Mooncake up to a second, in which nothing else runs here."""
         key = f"{name} {sorted(options.items())}"
@@ -293,21 +295,26 @@ def content(key: str, size: int = BLOCK, salt: str = "") -> npt.NDArray[np.uint8
     return np.random.default_rng(seed).integers(0, 256, size, np.uint8)
 
 
-def write(store: FederatedStore, keys: Sequence[str], salt: str = "") -> None:
+def write(store: Engine, keys: Sequence[str], salt: str = "") -> None:
     """Puts the blocks of a chain, and waits until the gateway knows."""
+    if isinstance(store, FarStore):
+        store.call("write", keys, salt)
+        return
     buffer = Buffer(len(keys)).fill(keys, salt)
     assert store.batch_put_from(list(keys), buffer.pointers, buffer.sizes) == [0] * len(keys)
     assert store.flush_reports(), "the gateway did not take the reports"
 
 
 def read(
-    store: FederatedStore,
+    store: Engine,
     keys: Sequence[str],
     salt: str = "",
     timed: Punctuality | None = None,
     **options: Any,
 ) -> list[str]:
     """Reads a chain; where each block came from. Every byte that came is compared."""
+    if isinstance(store, FarStore):
+        return list(store.call("read", keys, salt, **options))
     buffer = Buffer(len(keys))
     arguments = (list(keys), buffer.pointers, buffer.sizes)
     if timed is None:

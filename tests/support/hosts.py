@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import multiprocessing
 import os
 import threading
-from collections.abc import Callable, Coroutine, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Coroutine, Iterator, Sequence
 from contextlib import contextmanager
+from multiprocessing.connection import Connection
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
@@ -76,40 +77,71 @@ class Hosts:
         finally:
             self._do(self._network.change(source, to, CLEAR))
 
-    def pinned(self, name: str, make: Callable[[], Any]) -> Any:
-        """What `make` makes, made and called in a thread of that host, where the threads that it starts are
-        too."""
-        namespace = NAMED / f"{PREFIX}{self._stage}-{name}"
-        return _Pinned(ThreadPoolExecutor(1, initializer=_enter, initargs=(namespace,)), make)
+    def store(self, name: str) -> FarStore:
+        """An engine's store in a process on that host."""
+        return FarStore(NAMED / f"{PREFIX}{self._stage}-{name}")
 
     def _do(self, work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(60)
 
 
+class FarStore:
+    """A FederatedStore in a process of its own, in another network. Mooncake's client has threads for all
+    that a process does, and they stay where the first one was.
+
+    It is set up and closed as if it were here, and read and written by `tests.support.federation`.
+    """
+
+    def __init__(self, namespace: Path) -> None:
+        spawn = multiprocessing.get_context("spawn")
+        self._pipe, theirs = spawn.Pipe()
+        self._process = spawn.Process(target=_serve, args=(theirs, namespace), daemon=True)
+        self._process.start()
+        theirs.close()
+
+    def setup(self, *arguments: Any, **options: Any) -> int:
+        """As `FederatedStore.setup`."""
+        return int(self.call("setup", *arguments, **options))
+
+    def close(self) -> None:
+        """Closes it, and ends its process."""
+        self.call("close")
+        self._pipe.close()
+        self._process.join(20)
+
+    def call(self, what: str, *arguments: Any, **options: Any) -> Any:
+        """Has something done there. AssertionError with what went wrong."""
+        self._pipe.send((what, arguments, options))
+        assert self._pipe.poll(120), f"{what} takes too long"
+        well, answer = self._pipe.recv()
+        assert well, answer
+        return answer
+
+
+def _serve(pipe: Connection, namespace: Path) -> None:
+    _enter(namespace)
+    from federation.client import FederatedStore
+    from tests.support import federation
+
+    store = FederatedStore()
+    what = ""
+    while what != "close":
+        what, arguments, options = pipe.recv()
+        try:
+            if what in ("read", "write"):
+                answer = getattr(federation, what)(store, *arguments, **options)
+            else:
+                answer = getattr(store, what)(*arguments, **options)
+            pipe.send((True, answer))
+        except Exception as error:
+            pipe.send((False, f"{type(error).__name__}: {error}"))
+
+
 def _enter(namespace: Path) -> None:
-    """This thread alone is in another network from now on."""
+    """This thread, and those that it starts, are in another network from now on."""
     descriptor = os.open(namespace, os.O_RDONLY | os.O_CLOEXEC)
     try:
         if ctypes.CDLL(None, use_errno=True).setns(descriptor, CLONE_NEWNET) != 0:
             raise OSError(ctypes.get_errno(), "setns")
     finally:
         os.close(descriptor)
-
-
-class _Pinned:
-    """An object whose methods are called in one thread; closing it ends that."""
-
-    def __init__(self, thread: ThreadPoolExecutor, make: Callable[[], Any]) -> None:
-        self._thread = thread
-        self._object = thread.submit(make).result(60)
-
-    def __getattr__(self, name: str) -> Any:
-        method = getattr(self._object, name)
-
-        def call(*arguments: Any, **options: Any) -> Any:
-            result = self._thread.submit(method, *arguments, **options).result(120)
-            if name == "close":
-                self._thread.shutdown()
-            return result
-
-        return call
