@@ -22,6 +22,8 @@ DETAILS_BYTES = 256 * 1024
 """Of the whole: 63 peers whose guards have all there is to say take 100 KiB."""
 DEPTH = 6
 """Tables within tables; guards have 4."""
+PULLS_MAX = 1 << 16
+"""Open at once: 63 peers with 256 each have fewer."""
 TEXT_CHARS = 300
 NUMBER_MAX = 1 << 64
 """Beyond what any count or size is, and within what a float can hold."""
@@ -48,15 +50,17 @@ def read_details(raw: str) -> dict[str, Any]:
 
 
 def check_report(report: serving_pb2.ServingReport) -> None:
-    """Whether the lists of a report are as long as those that a serving process makes.
+    """Whether a report is one that a serving process makes, but for its details.
 
     Raises:
-        ValueError: they are longer, or have what is no time.
+        ValueError: its lists are longer, there are more pulls, or what is no time.
     """
     if len(report.counters) > COUNTER_NAMES:
         raise ValueError(f"{len(report.counters)} counters; {COUNTER_NAMES} is the limit")
     if len(report.refused) > ENTRIES_MAX:
         raise ValueError(f"{len(report.refused)} refusals; {ENTRIES_MAX} is the limit")
+    if report.pulls > PULLS_MAX:
+        raise ValueError(f"{report.pulls} pulls open; {PULLS_MAX} is the limit")
     if not all(math.isfinite(each.last_at) for each in report.refused):
         raise ValueError("a refusal at no time")
 

@@ -34,9 +34,9 @@ SAID_MAX = 8
 QUIET_S = 1.5
 """Seconds without a word of the gateway, which pings every 0.25, after which it is taken for frozen: another
 may lead by now, so nothing is said for the group until it speaks again."""
-GATHER = 0.5
-"""Of `hello_min_gap`, for which hellos of all peers are gathered into one message: two processes wake up for
-it, which costs more than what it says."""
+GATHER = 1.0
+"""Of `hello_min_gap` (a tenth of an interval, at most), for which hellos of all peers are gathered into one
+message: two processes wake up for it, which costs more than what it says."""
 HELLOS_WAITING = 8
 """Hellos of one peer that wait to be passed on, each with things of its own to say; a newer one takes the
 place of the newest, since it has the newest statement."""

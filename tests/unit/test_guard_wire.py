@@ -18,7 +18,6 @@ from federation.limits.errors import LateError, ShedError
 from federation.limits.names import GuardName
 from federation.limits.ticket import Cost, Ticket
 from federation.peers.arrivals import server_bounds
-from federation.peers.asking import ASKED
 from federation.peers.gossip_config import HELLO_BYTES_MAX
 from federation.peers.wire import CATALOG_METHOD, HELLO_METHOD, PULL_METHOD, RETRY_AFTER
 from federation.transfer.losses import LOST_BLOCKS_MIN
@@ -176,30 +175,6 @@ async def test_hellos_above_the_rate_end_their_stream_and_are_not_said_for_a_whi
         with pytest.raises(ShedError, match=r"left alone for now \(retry_after"):
             link.greet(hello)
         await pulled(link, "absent")
-
-
-async def test_of_more_streams_of_hellos_than_a_peer_may_have_the_oldest_is_ended(
-    made: Made,
-) -> None:
-    east = East(made, peer_hello_streams=2)
-    async with linked(east, made) as link, linked(east, made, "north") as north:
-        await Answers(north).to(peer_pb2.HelloRequest.FromString(plain(made, "north")))
-        calls = []
-        for _ in range(3):
-            call = link.gateways[0].control.stream_stream(HELLO_METHOD)(timeout=30)
-            await call.write(plain(made))
-            assert await call.read() is not grpc.aio.EOF
-            calls.append(call)
-        assert await calls[0].read() is grpc.aio.EOF, "in order, and not by an error"
-        await wait_for_async(lambda: east.status()["open"] == {"hello": 2}, 5, "its place")
-        for call in calls[1:]:
-            await call.write(plain(made) + ASKED)
-            assert await call.read() is not grpc.aio.EOF
-        assert east.status("north")["open"] == {"hello": 1}, "another peer has its own"
-        east.service.leave()
-        for call in calls[1:]:
-            assert await call.read() is grpc.aio.EOF
-    assert east.status()["open"] == {}
 
 
 async def test_catalog_questions_are_bounded_for_each_namespace(made: Made) -> None:

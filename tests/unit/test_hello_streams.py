@@ -11,8 +11,9 @@ import grpc
 import grpc.aio
 import pytest
 
-from federation.peers.asking import ANEW_INTERVALS
+from federation.peers.asking import ANEW_INTERVALS, ASKED
 from federation.peers.link import PeerLink
+from federation.peers.wire import HELLO_METHOD
 from federation.timeouts import timeout
 from moonmesh.v1 import peer_pb2
 from tests.support.credentials import Made
@@ -34,10 +35,10 @@ def handler(hellos: Callable[..., Any]) -> grpc.GenericRpcHandler:
     )
 
 
-def hello(made: Made) -> peer_pb2.HelloRequest:
-    west = gossip(made, "west", "east")
-    west.tick(time.monotonic(), 1)
-    ((_, said),) = west.outbox()
+def hello(made: Made, own: str = "west") -> peer_pb2.HelloRequest:
+    peer = gossip(made, own, "east")
+    peer.tick(time.monotonic(), 1)
+    ((_, said),) = peer.outbox()
     said.have_epoch, said.have_seq = 9, 9  # it has all there is of east
     return said
 
@@ -215,3 +216,28 @@ async def test_a_process_that_is_to_end_ends_the_streams_and_the_next_hello_find
         east.service._leaving = False
         await answers.to(hello(made))
         assert answers.silences == 0
+
+
+async def test_of_more_streams_of_hellos_than_a_peer_may_have_the_oldest_is_ended(
+    made: Made,
+) -> None:
+    east = East(made, peer_hello_streams=2)
+    said = hello(made).SerializeToString()
+    async with linked(east, made) as link, linked(east, made, "north") as north:
+        await Answers(north).to(hello(made, "north"))
+        calls = []
+        for _ in range(3):
+            call = link.gateways[0].control.stream_stream(HELLO_METHOD)(timeout=30)
+            await call.write(said)
+            assert await call.read() is not grpc.aio.EOF
+            calls.append(call)
+        assert await calls[0].read() is grpc.aio.EOF, "in order, and not by an error"
+        await wait_for_async(lambda: east.status()["open"] == {"hello": 2}, 5, "its place")
+        for call in calls[1:]:
+            await call.write(said + ASKED)
+            assert await call.read() is not grpc.aio.EOF
+        assert east.status("north")["open"] == {"hello": 1}, "another peer has its own"
+        east.service.leave()
+        for call in calls[1:]:
+            assert await call.read() is grpc.aio.EOF
+    assert east.status()["open"] == {}

@@ -7,6 +7,7 @@ import json
 import pytest
 
 from federation.counters import counters
+from federation.peers.details import PULLS_MAX
 from federation.peers.watch import Absorber, Watch
 from federation.trust.handshakes import RefusalLog
 from moonmesh.v1 import serving_pb2
@@ -54,3 +55,12 @@ def test_a_counter_with_no_counters_name_is_refused() -> None:
     message.counters["rm -rf"] = 1
     with pytest.raises(ValueError, match="counter"):
         Absorber(RefusalLog()).absorb(message)
+
+
+def test_details_stay_what_they_were_where_a_report_has_none() -> None:
+    absorber = Absorber(RefusalLog())
+    absorber.absorb(serving_pb2.ServingReport(details_json='{"blocks": 4}', pulls=3))
+    absorber.absorb(serving_pb2.ServingReport(store_well=True, pulls=PULLS_MAX))
+    assert (absorber.details, absorber.pulls) == ({"blocks": 4}, PULLS_MAX)
+    with pytest.raises(ValueError, match="pulls open"):
+        absorber.absorb(serving_pb2.ServingReport(pulls=PULLS_MAX + 1))
