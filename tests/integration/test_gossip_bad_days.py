@@ -173,7 +173,7 @@ def test_a_group_that_runs_twice(five: Federation) -> None:
 def test_a_twin_that_coordinates_with_nobody(five: Federation) -> None:
     wait_until_well(five)
     ash, all_others = five.groups["ash"], others("ash")
-    epoch = five.status("ash")["epoch"]
+    epoch, restarts = five.status("ash")["epoch"], ash.restarts("gateway")
     assert epoch > 1
     twin = Zombie(five, "ash", five.folder / "twin", knows=False)
     with Watching(five, "ash", all_others) as seen:
@@ -198,7 +198,7 @@ def test_a_twin_that_coordinates_with_nobody(five: Federation) -> None:
         wait_until_well(five)
         assert seen.nowhere(lambda said: said["quarantine"] is not None)
         assert {each for name in all_others for each, _ in seen.versions(name)} == {epoch}
-    assert ash.restarts("gateway") == 2, "of the test before"
+    assert ash.restarts("gateway") == restarts
 
 
 def test_a_key_that_is_not_the_one_in_peering_toml(five: Federation, tmp_path: Path) -> None:
