@@ -18,7 +18,11 @@ class East(Federation):
 
     def __enter__(self) -> East:
         super().__enter__()
-        self.engines = {name: self.store(name) for name in self.groups}
+        try:
+            self.engines = {name: self.store(name) for name in self.groups}
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
         return self
 
     @property
