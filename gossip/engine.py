@@ -280,6 +280,8 @@ class GossipEngine:
             return Receipt.REJECTED
         self._now = now
         if not isinstance(message, peer_pb2.HelloRequest):
+            if message.HasField("yours"):
+                self._exchange.told(entry, message.yours, now)
             if not message.HasField("statement"):
                 return Receipt.NOTHING
             receipt = self._book.take(entry, message.statement, now, hello=False)

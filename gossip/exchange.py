@@ -9,7 +9,7 @@ from gossip.book import Book, EventLog
 from gossip.config import GossipConfig
 from gossip.hello import check_vector
 from gossip.mail import Mail
-from gossip.membership import Entry, PeerState
+from gossip.membership import NO_VERSION, Entry, PeerState
 from gossip.own import OwnPast
 from gossip.probes import Probes
 from gossip.rumours import Rumours
@@ -113,6 +113,20 @@ class Exchange:
             for probe in islice(silent, limit):
                 self._take_silent(entry, probe, now)
 
+    def told(self, entry: Entry, message: peer_pb2.SignedStatement, now: float) -> None:
+        """A statement of ours that a peer has, and why it did not believe a hello.
+
+        Only of a later epoch than ours. Of the same one it is for those of us to act that are greeted, as
+        peering.toml says: two that find it out together would raise their epochs alike, for ever.
+        """
+        try:
+            check_size(message.body, self._config)
+            later = Signed.read(message).said().version.epoch > self._ours.epoch
+        except StatementError:
+            later = True  # refused below, and counted
+        if later:
+            self._take_all(entry, [message], now)
+
     # Statements that others have
 
     def _take_all(
@@ -155,7 +169,7 @@ class Exchange:
     def _take_own(self, relayer: Entry, signed: Signed, now: float) -> None:
         if not self.boot_nonce:
             return
-        ours = self._book.versions[self._book.group]
+        ours = self._ours
         said = signed.said()
         contested = said.version.epoch == ours.epoch and said.boot_nonce != self.boot_nonce
         if said.version <= ours and not contested:
@@ -171,8 +185,13 @@ class Exchange:
         twin = self.own.prove(relayer.name, statement.version, now, contested=contested)
         self._events.add(twin)
 
+    @property
+    def _ours(self) -> Version:
+        """Of our newest statement."""
+        return self._book.versions.get(self._book.group, NO_VERSION)
+
     def _claim(self, entry: Entry, version: Version) -> None:
-        if self.boot_nonce and version > self._book.versions[self._book.group]:
+        if self.boot_nonce and version > self._ours:
             self._events.add(self.own.claim(entry.name, version))
 
     # Whole vectors

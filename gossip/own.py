@@ -49,14 +49,14 @@ class OwnPast:
         if first:
             self._first_at = now
         self._seen_at = now
-        if version > self._proven:
+        went_on = version > self._proven
+        if went_on:
             self._peer, self._proven = peer, version
             self._went_on_at = now
         if contested:
             self._went_on_at = now - self._wait
         self.due_at = self._went_on_at + self._wait
-        went_on = not contested and self._went_on_at == now
-        if went_on and now - self._first_at >= self._wait and not self._twin:
+        if went_on and not contested and now - self._first_at >= self._wait and not self._twin:
             self._twin = True
             return OwnTwin(peer, version)
         return None

@@ -21,6 +21,7 @@ from federation.peers.feed import Feed
 from federation.peers.hearing import Gossip
 from federation.peers.setup import Setup, write_setup
 from federation.peers.spawn import LOG_BYTES, Spawner, resident_bytes
+from federation.peers.verdicts import Verdicts
 from federation.peers.watch import Absorber, ReserveClock, Watch
 from federation.timeouts import timeout
 from federation.trust.handshakes import RefusalLog
@@ -94,8 +95,7 @@ class ServingProcess:
         self._wake = asyncio.Event()
         self._listening = asyncio.Event()
         self._failed: MoonmeshError | None = None
-        self._verdicts: dict[str, bool] = {}
-        self._untold: set[str] = set()
+        self._verdicts = Verdicts(gossip.newest)
         self._ping = 0
         self._report_wanted = self._details_wanted = False
         self._reported = asyncio.Event()
@@ -227,7 +227,7 @@ class ServingProcess:
         self._absorber = Absorber(self._refusals)
         self._failed = None
         self._feed.restart()
-        self._untold = {peer for peer, believed in self._verdicts.items() if not believed}
+        self._verdicts.restart()
         channel: Channel | None = None
         parts: list[asyncio.Task[str]] = []
         why = ""
@@ -306,9 +306,7 @@ class ServingProcess:
                     self._report_wanted = False
                     self._details_wanted &= not report
                     await channel.send(serving_pb2.ToServing(ping=ping))
-                while self._untold:
-                    peer = self._untold.pop()
-                    verdict = serving_pb2.Verdict(peer=peer, believed=self._verdicts[peer])
+                for verdict in self._verdicts.take():
                     await channel.send(serving_pb2.ToServing(verdict=verdict))
                 greeting = self._gossip.greeting()
                 if greeting != greeted:
@@ -375,9 +373,7 @@ class ServingProcess:
         except DecodeError:
             raise ValueError("a hello that is none") from None
         believed = self._gossip.heard(peer, hello)
-        if self._verdicts.get(peer, True) != believed:
-            self._verdicts[peer] = believed
-            self._untold.add(peer)
+        if self._verdicts.judged(peer, hello, believed=believed):
             self._wake.set()
 
     def _known(self, peer: str) -> str:

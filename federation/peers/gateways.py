@@ -210,8 +210,10 @@ class Gateway:
 
     def _heard(self, raw: bytes) -> None:
         self._guard.heard(time.monotonic())
-        self.reason = ""
-        self._answered(parse(peer_pb2.HelloReply, received(raw), self.peer))
+        reply = parse(peer_pb2.HelloReply, received(raw), self.peer)
+        if not reply.HasField("yours"):  # else it says next that it refuses us
+            self.reason = ""
+        self._answered(reply)
 
     def _missed(self, error: grpc.aio.AioRpcError | PeerError | None) -> None:
         if isinstance(error, grpc.aio.AioRpcError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from gossip.statement import Signed
 from moonmesh.v1 import peer_pb2
 
 
@@ -12,6 +13,9 @@ class Gossip(Protocol):
 
     def heard(self, peer: str, hello: peer_pb2.HelloRequest) -> bool:
         """A hello of a peer, well signed. False: it is not believed all the same."""
+
+    def newest(self, peer: str) -> Signed | None:
+        """The newest statement of a peer that is believed."""
 
     def all_heard(self) -> None:
         """After the last of several."""

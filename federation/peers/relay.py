@@ -17,6 +17,7 @@ from federation.counters import counters
 from federation.peers.callers import Callers
 from federation.peers.channel import Channel
 from federation.peers.feed import Replica
+from federation.peers.verdicts import Refused
 from federation.timeouts import timeout
 from gossip.config import GossipConfig
 from gossip.hello import check_hello
@@ -69,7 +70,7 @@ class Relay:
         self._hushed = hushed
         self._greeting: Greeting | None = None
         self._told_at = time.monotonic()
-        self._refused: set[str] = set()
+        self._refused = Refused()
         self._wake = asyncio.Event()
         self._may_serve = asyncio.Event()
         self._untidy = asyncio.Event()
@@ -105,7 +106,14 @@ class Relay:
         if self._gathering is None:
             gather = GATHER * self._config.hello_min_gap
             self._gathering = asyncio.get_running_loop().call_later(gather, self._wake.set)
-        return peer not in self._refused
+        return self._refused.why(peer, hello) is None
+
+    def refusal(self, peer: str, hello: peer_pb2.HelloRequest) -> peer_pb2.HelloReply | None:
+        """What one that is refused is told of its group's past; None where there is nothing to tell."""
+        why = self._refused.why(peer, hello)
+        if why is None or not why.HasField("newest"):
+            return None
+        return peer_pb2.HelloReply(yours=why.newest, silent=self.silent)
 
     @property
     def silent(self) -> bool:
@@ -174,8 +182,7 @@ class Relay:
                 if spoke and self.silent:
                     self._hushed()
             elif which == "verdict":
-                change = self._refused.discard if message.verdict.believed else self._refused.add
-                change(message.verdict.peer)
+                self._refused.take(message.verdict)
             else:
                 self._replica.apply(message)
                 if which == "snapshot_end":

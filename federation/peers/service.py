@@ -56,6 +56,9 @@ class Hellos(Protocol):
     def receive(self, peer: str, hello: peer_pb2.HelloRequest, raw: bytes) -> bool:
         """Takes a hello, as it came too. False: the peer is not believed."""
 
+    def refusal(self, peer: str, hello: peer_pb2.HelloRequest) -> peer_pb2.HelloReply | None:
+        """What is said before a hello is refused that is below its group's past; None for nothing."""
+
     def reply(self, hello: peer_pb2.HelloRequest) -> peer_pb2.HelloReply:
         """This group's own newest statement, where a hello lacks it, or that this gateway is silent; in a
         message that is the caller's."""
@@ -164,6 +167,8 @@ class PeerService:
         while raw is not grpc.aio.EOF and not self._leaving:
             hello = await self._parse(peer_pb2.HelloRequest, raw, call, HELLO_BYTES_MAX)
             if not self._hellos.receive(peer, hello, raw):
+                if (past := self._hellos.refusal(peer, hello)) is not None:
+                    await self._write_reply(call, _counted(past.SerializeToString()))
                 await call.refuse(
                     "your statement is not believed; the log here says why", record=False
                 )

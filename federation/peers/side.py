@@ -18,7 +18,7 @@ from federation.peers.link import PeerLink
 from federation.peers.sessions import Sessions, Terms
 from federation.trust.handshakes import RefusalLog
 from gossip.engine import GossipEngine, Receipt
-from gossip.statement import Reason
+from gossip.statement import Reason, Signed
 from moonmesh.v1 import peer_pb2
 
 
@@ -52,6 +52,10 @@ class PeerSide:
             ValueError: there is no such reason.
         """
         self.gossip.disbelieve(peer, Reason(reason), detail, count)
+
+    def newest(self, peer: str) -> Signed | None:
+        """The newest statement of a peer that is believed."""
+        return self.gossip.signed_of(peer)
 
     def greeting(self) -> peer_pb2.HelloReply:
         """What hellos are answered with; that it is silent, while another gateway speaks for the group."""

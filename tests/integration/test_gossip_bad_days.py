@@ -170,6 +170,37 @@ def test_a_group_that_runs_twice(five: Federation) -> None:
         }
 
 
+def test_a_twin_that_coordinates_with_nobody(five: Federation) -> None:
+    wait_until_well(five)
+    ash, all_others = five.groups["ash"], others("ash")
+    epoch, restarts = five.status("ash")["epoch"], ash.restarts("gateway")
+    assert epoch > 1
+    twin = Zombie(five, "ash", five.folder / "twin", knows=False)
+    with Watching(five, "ash", all_others) as seen:
+        with twin:
+
+            def named() -> bool:
+                said = twin.status()
+                told = f"another process speaks for this group, in epoch {epoch}"
+                return said.get("epoch") == 1 and any(told in each for each in said["problems"])
+
+            wait_for(named, 20, "the twin to say so of itself")
+            for name in all_others:
+                assert five.peer(name, "ash")["rejected"].get("old_epoch"), "they have heard it"
+            # It is refused, hello after hello, and the group that it is a twin of is not.
+            refused = [peer["reason"] for peer in twin.status()["peers"]]
+            assert all("your statement is not believed" in each for each in refused), refused
+            counted = five.counter("ash", "moonmesh_hello_errors_total")
+            until = version(five.peer("fir", "ash"))[1] + 10
+            wait_for(lambda: version(five.peer("fir", "ash"))[1] > until, 20, "ten more hellos")
+            assert five.counter("ash", "moonmesh_hello_errors_total") == counted
+            assert {peer["reason"] for peer in five.status("ash")["peers"]} == {""}
+        wait_until_well(five)
+        assert seen.nowhere(lambda said: said["quarantine"] is not None)
+        assert {each for name in all_others for each, _ in seen.versions(name)} == {epoch}
+    assert ash.restarts("gateway") == restarts
+
+
 def test_a_key_that_is_not_the_one_in_peering_toml(five: Federation, tmp_path: Path) -> None:
     wait_until_well(five)
     group, folder = five.groups["cedar"], five.folder / "cedar" / "credentials"

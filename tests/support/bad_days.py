@@ -11,6 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from federation.cli.health import ask_status
 from federation.config import load_group
 from local_group.lifecycle import prepare
 from tests.support.federation import NAMESPACE, Federation
@@ -98,9 +99,13 @@ class Watching:
 
 
 class Zombie:
-    """A second gateway of a group, with its keys and a copy of what it had on the disk."""
+    """A second gateway of a group, with its keys and a copy of what it had on the disk.
 
-    def __init__(self, five: Federation, name: str, folder: Path) -> None:
+    Args:
+        knows: whether it has a copy of the group's coordination; it begins at epoch 1 without.
+    """
+
+    def __init__(self, five: Federation, name: str, folder: Path, *, knows: bool = True) -> None:
         self._inside = five.inside(name)
         self.config = load_group(
             write_group(
@@ -121,7 +126,13 @@ class Zombie:
         )
         self._path = folder / "group.toml"
         prepare(self.config)
-        shutil.copytree(five.groups[name].config.coordination_dir, self.config.coordination_dir)
+        if knows:
+            shutil.copytree(five.groups[name].config.coordination_dir, self.config.coordination_dir)
+
+    def status(self) -> Said:
+        """What it says of itself; {} while it does not."""
+        answer = ask_status(self.config.gateway_socket)
+        return answer if isinstance(answer, dict) else {}
 
     def __enter__(self) -> Zombie:
         with (self.config.log_dir / "gateway.log").open("wb") as log:

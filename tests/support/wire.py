@@ -92,6 +92,14 @@ class Hearing:
         receipt = self._engine.receive(peer, hello, time.monotonic())
         return receipt is not Receipt.REJECTED
 
+    def refusal(self, peer: str, hello: peer_pb2.HelloRequest) -> peer_pb2.HelloReply | None:
+        newest = self._engine.signed_of(peer)
+        if newest is None:
+            return None
+        reply = peer_pb2.HelloReply()
+        newest.write(reply.yours)
+        return reply
+
     def reply(self, hello: peer_pb2.HelloRequest) -> peer_pb2.HelloReply:
         return self._engine.reply_to(hello)
 

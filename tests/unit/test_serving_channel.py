@@ -22,6 +22,7 @@ from federation.peers.feed import WITHDRAWN_AT_ONCE, Feed, Replica
 from federation.peers.relay import GONE_MAX, HELLOS_WAITING, SAID_MAX, Relay
 from federation.peers.setup import Setup
 from federation.peers.spawn import Spawner
+from federation.peers.verdicts import speaker
 from federation.timeouts import timeout
 from federation.trust.credentials import TlsIdentity
 from federation.trust.handshakes import RefusalLog
@@ -221,13 +222,16 @@ async def test_a_flood_of_hellos_reaches_the_gateway_as_a_few_and_the_newest(tal
 
 
 async def test_what_the_gateway_made_of_a_hello_is_the_answer_to_the_next(talk: Talk) -> None:
-    verdict = serving_pb2.Verdict(peer="west", believed=False)
+    verdict = serving_pb2.Verdict(peer="west", boot_nonce=speaker(hello(1)))
+    verdict.newest.body = b"its past"
     await talk.say(serving_pb2.ToServing(verdict=verdict))
     await wait_for_async(lambda: not pass_on(talk, hello(1)), 5, "the verdict")
     assert await hello_of(talk) == hello(1), "refused, and heard all the same"
+    assert talk.relay.refusal("west", hello(1)).yours == verdict.newest  # type: ignore[union-attr]
     verdict.believed = True
     await talk.say(serving_pb2.ToServing(verdict=verdict))
     await wait_for_async(lambda: pass_on(talk, hello(2)), 5, "the verdict")
+    assert talk.relay.refusal("west", hello(2)) is None
 
 
 async def test_nobody_is_served_before_blocks_and_greeting_are_here(talk: Talk) -> None:
@@ -350,6 +354,8 @@ async def test_a_verdict_is_told_when_it_changes_and_to_each_new_process(tmp_pat
         def disbelieved(self, peer: str, reason: str, detail: str, count: int) -> None:
             raise AssertionError("nobody said so")
 
+        newest = staticmethod(lambda peer: None)
+
         def greeting(self) -> peer_pb2.HelloReply:
             return peer_pb2.HelloReply()
 
@@ -370,13 +376,16 @@ async def test_a_verdict_is_told_when_it_changes_and_to_each_new_process(tmp_pat
     heard = serving_pb2.FromServing()
     heard.heard.hellos.add(peer="west", hello=hello(1).SerializeToString())
     process._take(heard)
-    assert (process._verdicts, process._untold) == ({"west": False}, {"west"})
-    process._untold.clear()
+    refused = serving_pb2.Verdict(peer="west", boot_nonce=speaker(hello(1)))
+    assert list(process._verdicts.take()) == [refused]
     process._take(heard)
-    assert not process._untold, "the same again is not told again"
+    assert not list(process._verdicts.take()), "the same again is not told again"
+    process._verdicts.restart()
+    assert list(process._verdicts.take()) == [refused]
     doubt.believes = True
     process._take(heard)
-    assert (process._verdicts, process._untold) == ({"west": True}, {"west"})
+    refused.believed = True
+    assert list(process._verdicts.take()) == [refused]
     assert doubt.rounds == 3
     heard.heard.hellos[0].hello = b"\xff"
     with pytest.raises(ValueError, match="a hello that is none"):
@@ -387,5 +396,5 @@ async def test_a_verdict_is_told_when_it_changes_and_to_each_new_process(tmp_pat
     nonsense = serving_pb2.Disbelieved(peer="nobody", reason="bad_signature", count=1)
     with pytest.raises(ValueError, match="no peer"):
         process._take(serving_pb2.FromServing(disbelieved=nonsense))
-    assert process._verdicts == {"west": True}, "nothing is remembered of nobody"
+    assert not list(process._verdicts.take()), "nothing is remembered of nobody"
     await process.close()

@@ -56,6 +56,9 @@ class Gossip:
     def disbelieved(self, peer: str, reason: str, detail: str, count: int) -> None:
         return
 
+    def newest(self, peer: str) -> None:
+        return None
+
     def greeting(self) -> peer_pb2.HelloReply:
         return peer_pb2.HelloReply()
 

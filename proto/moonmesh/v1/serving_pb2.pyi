@@ -104,12 +104,16 @@ class OfferedBlock(_message.Message):
     def __init__(self, name: _Optional[int] = ..., size: _Optional[int] = ..., digest: _Optional[bytes] = ..., rival: _Optional[bytes] = ..., origin: _Optional[str] = ..., epoch: _Optional[int] = ..., hops: _Optional[int] = ..., since: _Optional[float] = ...) -> None: ...
 
 class Verdict(_message.Message):
-    __slots__ = ("peer", "believed")
+    __slots__ = ("peer", "believed", "boot_nonce", "newest")
     PEER_FIELD_NUMBER: _ClassVar[int]
     BELIEVED_FIELD_NUMBER: _ClassVar[int]
+    BOOT_NONCE_FIELD_NUMBER: _ClassVar[int]
+    NEWEST_FIELD_NUMBER: _ClassVar[int]
     peer: str
     believed: bool
-    def __init__(self, peer: _Optional[str] = ..., believed: bool = ...) -> None: ...
+    boot_nonce: bytes
+    newest: _peer_pb2.SignedStatement
+    def __init__(self, peer: _Optional[str] = ..., believed: bool = ..., boot_nonce: _Optional[bytes] = ..., newest: _Optional[_Union[_peer_pb2.SignedStatement, _Mapping]] = ...) -> None: ...
 
 class Ping(_message.Message):
     __slots__ = ("n", "report", "details")
