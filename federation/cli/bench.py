@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from federation.bench.report import Report
 
 app = typer.Typer(help="Measure: a table, and JSON with --json.", no_args_is_help=True)
 
@@ -28,6 +32,26 @@ class ModeOption(str, enum.Enum):
 class PlacementOption(str, enum.Enum):
     random = "random"
     first_block = "first-block"
+
+
+def _aside() -> Callable[[str], None]:
+    """Says what is going on, beside the report."""
+    from rich.console import Console
+
+    console = Console(stderr=True, highlight=False)
+    return lambda text: console.print(text, style="dim", markup=False)
+
+
+def _show(report: Report, json_file: Path | None, signal: int = 0) -> None:
+    """Prints and writes a report; after a signal the exit code is as if that had ended us."""
+    from rich.console import Console
+
+    out = Console()
+    report.print(out if out.is_terminal else Console(width=PLAIN_WIDTH))
+    if json_file is not None:
+        report.write(json_file)
+    if signal:
+        raise typer.Exit(128 + signal)
 
 
 @app.callback()
@@ -76,8 +100,6 @@ def replay(
 
     Starts its own groups in a temporary folder and always takes them down again.
     """
-    from rich.console import Console
-
     from federation.bench.command import ReplayCommand, replay_report
     from federation.bench.report import check_writable
     from federation.cli.progress import ReplayProgress
@@ -105,10 +127,7 @@ def replay(
     finally:
         progress.close()
     if outcome.error is None or any(t.requests for t in outcome.tallies.values()):
-        console = Console()
-        report.print(console if console.is_terminal else Console(width=PLAIN_WIDTH))
-        if json_file is not None:
-            report.write(json_file)
+        _show(report, json_file)
     if outcome.error is not None:
         raise outcome.error
     if outcome.signal:
@@ -133,21 +152,15 @@ def catalog(
 
     Everything is in this process; with ten million blocks it takes three minutes and 2 GB of memory.
     """
-    from rich.console import Console
-
     from federation.bench.catalog import CatalogBench, catalog_report
     from federation.bench.report import check_writable
 
     check_writable(json_file)
-    console = Console(stderr=True)
     report = catalog_report(
         CatalogBench(blocks=blocks, seconds=seconds, mutations=mutations, seed=seed),
-        lambda text: console.print(text, style="dim", highlight=False),
+        _aside(),
     )
-    out = Console()
-    report.print(out if out.is_terminal else Console(width=PLAIN_WIDTH))
-    if json_file is not None:
-        report.write(json_file)
+    _show(report, json_file)
 
 
 @app.command()
@@ -169,13 +182,10 @@ def local(
 
     Starts a real group in a temporary folder and always takes it down again; about five minutes.
     """
-    from rich.console import Console
-
     from federation.bench.local import LocalBench, local_report
     from federation.bench.report import check_writable
 
     check_writable(json_file)
-    aside = Console(stderr=True, highlight=False)
     report, signal = local_report(
         LocalBench(
             rounds=rounds,
@@ -184,14 +194,9 @@ def local(
             exists_keys=exists_keys,
             port_base=port_base,
         ),
-        lambda text: aside.print(text, style="dim", markup=False),
+        _aside(),
     )
-    out = Console()
-    report.print(out if out.is_terminal else Console(width=PLAIN_WIDTH))
-    if json_file is not None:
-        report.write(json_file)
-    if signal:
-        raise typer.Exit(128 + signal)
+    _show(report, json_file, signal)
 
 
 @app.command()
@@ -212,8 +217,6 @@ def admission(
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the report.")] = None,
 ) -> None:
     """What each admission policy serves of a trace, and what it moves: policies alone, no processes."""
-    from rich.console import Console
-
     from federation.bench.admission import admission_report
     from federation.bench.command import ReplayCommand
     from federation.bench.report import check_writable
@@ -221,10 +224,7 @@ def admission(
     check_writable(json_file)
     command = ReplayCommand(trace=trace, requests=requests, groups=groups, seed=seed)
     report = admission_report(command.workload(), capacity_fraction)
-    out = Console()
-    report.print(out if out.is_terminal else Console(width=PLAIN_WIDTH))
-    if json_file is not None:
-        report.write(json_file)
+    _show(report, json_file)
 
 
 @app.command()
@@ -246,13 +246,10 @@ def pull(
 
     Starts its own groups in a temporary folder and always takes them down again; about two minutes.
     """
-    from rich.console import Console
-
     from federation.bench.pull import PullBench, pull_report
     from federation.bench.report import check_writable
 
     check_writable(json_file)
-    aside = Console(stderr=True, highlight=False)
     report, signal = pull_report(
         PullBench(
             rounds=rounds,
@@ -261,14 +258,9 @@ def pull(
             singles=singles,
             port_base=port_base,
         ),
-        lambda text: aside.print(text, style="dim", markup=False),
+        _aside(),
     )
-    out = Console()
-    report.print(out if out.is_terminal else Console(width=PLAIN_WIDTH))
-    if json_file is not None:
-        report.write(json_file)
-    if signal:
-        raise typer.Exit(128 + signal)
+    _show(report, json_file, signal)
 
 
 @app.command()
@@ -291,20 +283,12 @@ def listing(
     Starts a real group in a temporary folder and always takes it down again; about four minutes, and 4 GB of
     memory.
     """
-    from rich.console import Console
-
     from federation.bench.listing import ListingBench, listing_report
     from federation.bench.report import check_writable
 
     check_writable(json_file)
-    aside = Console(stderr=True, highlight=False)
     report, signal = listing_report(
         ListingBench(keys=keys, memory=memory, rounds=rounds, seconds=seconds, port_base=port_base),
-        lambda text: aside.print(text, style="dim", markup=False),
+        _aside(),
     )
-    out = Console()
-    report.print(out if out.is_terminal else Console(width=PLAIN_WIDTH))
-    if json_file is not None:
-        report.write(json_file)
-    if signal:
-        raise typer.Exit(128 + signal)
+    _show(report, json_file, signal)

@@ -2,37 +2,32 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from federation.cli.chain import (
+    KeysArgument,
+    KeysFileOption,
+    NamespaceOption,
+    named_namespace,
+    read_chain,
+)
 from federation.cli.group import ConfigOption
 
 if TYPE_CHECKING:
-    from federation.config import GroupFile
-    from federation.identity import Envelope
     from federation.router import Located, Router
 
-KEYS_BYTES_MAX: Final = 64 << 20
-"""Bytes of a file with keys."""
 LOOK_AGAIN_S: Final = 0.1
 """Between two questions while catalogs are on their way."""
 
 
 def locate(
-    keys: Annotated[
-        list[str] | None, typer.Argument(metavar="KEY...", help="The chain's keys, in order.")
-    ] = None,
-    namespace: Annotated[
-        str, typer.Option(help="Its name in group.toml; needed where there are several.")
-    ] = "",
-    keys_file: Annotated[
-        Path | None,
-        typer.Option(help="A file with the keys, one a line, instead; - for standard input."),
-    ] = None,
+    keys: KeysArgument = None,
+    namespace: NamespaceOption = "",
+    keys_file: KeysFileOption = None,
     wait: Annotated[
         float,
         typer.Option(
@@ -53,63 +48,14 @@ def locate(
     from federation.router import Router
 
     group = load_group(config)
-    envelope = _envelope(group, namespace, config)
-    chain = _chain(keys or [], keys_file)
-    with Router(f"unix:{group.gateway_socket}", envelope) as router:
+    space = named_namespace(group, namespace, config)
+    chain = read_chain(keys, keys_file)
+    with Router(f"unix:{group.gateway_socket}", space) as router:
         found = _ask(router, chain, wait)
     if as_json:
         _print_json(found, len(chain))
     else:
         _print_table(found, len(chain))
-
-
-def _envelope(group: GroupFile, name: str, path: Path) -> Envelope:
-    from federation.errors import UsageError
-
-    names = ", ".join(group.namespaces) or "none"
-    if not name and len(group.namespaces) == 1:
-        return next(iter(group.namespaces.values()))
-    if name in group.namespaces:
-        return group.namespaces[name]
-    what = f"no namespace {name!r} here" if name else "which namespace are the keys of?"
-    raise UsageError(what, where=str(path), hint=f"--namespace; those of [namespaces] are: {names}")
-
-
-def _chain(keys: Sequence[str], path: Path | None) -> list[str]:
-    """The keys, of the command line or of a file.
-
-    Raises:
-        UsageError: there are none, too many, or both are given.
-    """
-    from federation.errors import UsageError
-    from federation.router import KEYS_MAX
-
-    if bool(keys) == (path is not None):
-        raise UsageError(
-            "give the chain's keys, or a file that has them", hint="KEY... or --keys-file"
-        )
-    if path is None:
-        chain = list(keys)
-    else:
-        where = "standard input" if str(path) == "-" else str(path)
-        try:
-            if str(path) == "-":
-                raw = sys.stdin.buffer.read(KEYS_BYTES_MAX + 1)
-            else:
-                with path.open("rb") as file:
-                    raw = file.read(KEYS_BYTES_MAX + 1)
-            text = raw.decode()
-        except (OSError, UnicodeDecodeError) as error:
-            raise UsageError(f"the keys cannot be read: {error}", where=where) from None
-        if len(raw) > KEYS_BYTES_MAX:
-            raise UsageError(f"more than {KEYS_BYTES_MAX} bytes of keys", where=where)
-        chain = [line for line in text.splitlines() if line]
-    if not 0 < len(chain) <= KEYS_MAX or not all(chain):
-        raise UsageError(
-            f"{len(chain)} keys; a chain has 1 to {KEYS_MAX}, none of them empty",
-            where="" if path is None else where,
-        )
-    return chain
 
 
 def _ask(router: Router, chain: Sequence[str], wait: float) -> list[Located]:

@@ -2,38 +2,33 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from federation.cli.chain import (
+    KeysArgument,
+    KeysFileOption,
+    NamespaceOption,
+    named_namespace,
+    read_chain,
+)
 from federation.cli.group import ConfigOption
 
 if TYPE_CHECKING:
     from federation.config import GroupFile
     from federation.keys.namespace import Namespace
 
-KEYS_MAX: Final = 65_536
-"""Keys of a chain."""
-KEYS_BYTES_MAX: Final = 64 << 20
-"""Bytes of a file with keys."""
 LOOK_AGAIN_S: Final = 0.2
 """Between two looks at what is here."""
 
 
 def prefetch(
-    keys: Annotated[
-        list[str] | None, typer.Argument(metavar="KEY...", help="The chain's keys, in order.")
-    ] = None,
-    namespace: Annotated[
-        str, typer.Option(help="Its name in group.toml; needed where there are several.")
-    ] = "",
-    keys_file: Annotated[
-        Path | None,
-        typer.Option(help="A file with the keys, one a line, instead; - for standard input."),
-    ] = None,
+    keys: KeysArgument = None,
+    namespace: NamespaceOption = "",
+    keys_file: KeysFileOption = None,
     seconds: Annotated[float, typer.Option(min=0.1, max=3600, help="How long it may take.")] = 10.0,
     config: ConfigOption = Path("group.toml"),
 ) -> None:
@@ -45,46 +40,12 @@ def prefetch(
     from federation.config import load_group
 
     group = load_group(config)
-    space = _namespace(group, namespace, config)
-    chain = _chain(keys or [], keys_file)
+    space = named_namespace(group, namespace, config)
+    chain = list(dict.fromkeys(read_chain(keys, keys_file)))
     before, here = _run(group, space, chain, seconds)
     typer.echo(f"{here} of {len(chain)} blocks are here; {here - before} were brought")
     if here < len(chain):
         raise typer.Exit(1)
-
-
-def _namespace(group: GroupFile, name: str, path: Path) -> Namespace:
-    from federation.errors import UsageError
-
-    if not name and len(group.namespaces) == 1:
-        return next(iter(group.namespaces.values()))
-    if name in group.namespaces:
-        return group.namespaces[name]
-    what = f"no namespace {name!r} here" if name else "which namespace are the keys of?"
-    names = ", ".join(group.namespaces) or "none"
-    raise UsageError(what, where=str(path), hint=f"--namespace; those of [namespaces] are: {names}")
-
-
-def _chain(keys: Sequence[str], path: Path | None) -> list[str]:
-    from federation.errors import UsageError
-
-    if bool(keys) == (path is not None):
-        raise UsageError(
-            "give the chain's keys, or a file that has them", hint="KEY... or --keys-file"
-        )
-    chain = list(keys)
-    if path is not None:
-        try:
-            with sys.stdin.buffer if str(path) == "-" else path.open("rb") as file:
-                raw = file.read(KEYS_BYTES_MAX + 1)
-            chain = [line for line in raw.decode().splitlines() if line]
-        except (OSError, UnicodeDecodeError) as error:
-            raise UsageError(f"the keys cannot be read: {error}", where=str(path)) from None
-        if len(raw) > KEYS_BYTES_MAX:
-            raise UsageError(f"more than {KEYS_BYTES_MAX} bytes of keys", where=str(path))
-    if not 0 < len(chain) <= KEYS_MAX or not all(chain):
-        raise UsageError(f"{len(chain)} keys; a chain has 1 to {KEYS_MAX}, none of them empty")
-    return list(dict.fromkeys(chain))
 
 
 def _run(

@@ -9,11 +9,11 @@ import pytest
 from typer.testing import CliRunner
 
 from federation.cli.main import app
-from federation.cli.prefetch import KEYS_MAX
 from federation.config import Limits
 from federation.errors import UsageError
 from federation.identity import Envelope
 from federation.keys.namespace import Namespace
+from federation.router import KEYS_MAX
 from federation.transfer.handover import EngineService
 from moonmesh.v1 import engine_pb2
 from tests.support.groups import write_group
