@@ -20,13 +20,14 @@ from typing import Any
 
 from federation import telemetry
 from federation.batch import Batch, batches
-from federation.codes import OK, RPC_TIMEOUT, exist_code, read_code
+from federation.codes import OK, RPC_TIMEOUT, read_code
 from federation.counters import counters
 from federation.errors import ConfigError, NotOfferedError, UsageError
 from federation.gateway_link import GatewayLink, trace_folder
 from federation.identity import Envelope, Fingerprint
 from federation.keys.namespace import Namespace
 from federation.keys.naming import Naming
+from federation.local_reads import local_exists
 from federation.memory import pointer_to
 from federation.peer_reads import fill_from_peers, landed_from_peers
 from federation.telemetry import (
@@ -308,12 +309,7 @@ class FederatedStore:
         seconds = self._seconds(deadline_ms)
         until = Deadline(seconds or PATIENCE_SECONDS)
         with span(SPAN_ENGINE_EXISTS, {"moonmesh.keys": len(keys)}, kind=SpanKind.CLIENT):
-            results: list[int] = []
-            ones = [1] * len(keys)
-            for batch in batches(keys, ones, ones, until):
-                outcomes = store.exists(batch.names(self._stored), until.left())
-                results += [exist_code(outcome) for outcome in outcomes]
-            results += [RPC_TIMEOUT] * (len(keys) - len(results))
+            results = local_exists(store, self._stored, keys, until)
             link = None if for_write else self._usable_link()
             wait = (self._exists_wait_ms if wait_ms is None else wait_ms) / 1000
             if seconds is not None:

@@ -70,7 +70,8 @@ class BounceCalls:
 
     def exists(self, keys: Sequence[str], timeout: float) -> list[Outcome]:
         """HIT or MISS per key (or TIMEOUT, ERROR). Grants the lease that Mooncake grants."""
-        return self._meta("exists", keys, timeout, self._native.exists, codes.of_exists)
+        step = self._limits.exists_keys
+        return self._meta("exists", keys, timeout, self._native.exists, codes.of_exists, step)
 
     def sizes(self, keys: Sequence[str], timeout: float) -> list[Outcome]:
         """HIT with the block's size, or MISS, per key. One question to the master a key: for few."""
@@ -191,12 +192,13 @@ class BounceCalls:
         timeout: float,
         work: Callable[[Sequence[str]], list[int]],
         outcomes_of: Callable[[Sequence[int]], list[Outcome]],
+        step: int = 0,
     ) -> list[Outcome]:
         deadline = self._clock() + timeout
         self._gate.enter()
         try:
             outcomes: list[Outcome] = []
-            step = self._limits.window_keys
+            step = step or self._limits.window_keys
             for a in range(0, len(keys), step):
                 part = keys[a : a + step]
                 if set(map(type, part)) != {str} or "" in part:

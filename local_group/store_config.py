@@ -94,7 +94,8 @@ class StoreLimits:
             is quarantined.
         window_bytes: at most this much of a batch is in one bounce call; longer batches go window
             by window under one deadline. The largest block of the bounce path.
-        window_keys: as `window_bytes`, in keys.
+        window_keys: as `window_bytes`, in keys; also of one call of `remove` and `sizes`.
+        exists_keys: of one call of `exists`: a healthy master takes a microsecond a key.
         direct_bytes: at most this much of a batch is in one zero-copy call (a larger block goes
             alone): Mooncake must be able to move it within `admission_timeout_ms`, so 64 MiB in 1 s
             asks for 64 MiB/s.
@@ -130,6 +131,7 @@ class StoreLimits:
     bounce_bytes: int = 128 * MIB
     window_bytes: int = 32 * MIB
     window_keys: int = 1024
+    exists_keys: int = 16_384
     direct_bytes: int = 64 * MIB
     direct_keys: int = 1024
     first_contact_s: float = 2.0
@@ -153,6 +155,7 @@ class StoreLimits:
             raise ValueError(f"0 < window_bytes <= bounce_bytes, a multiple of {PAGE}")
         counts = (
             self.window_keys,
+            self.exists_keys,
             self.direct_bytes,
             self.direct_keys,
             self.workers_get,
