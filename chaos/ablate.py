@@ -27,7 +27,7 @@ UNIT_TESTS: Mapping[GuardName, tuple[str, str]] = {
     GuardName.WINDOW: ("test_guard", "memory_for_serves"),
     GuardName.CATALOG_BYTES: ("test_guard_link", "a_catalog_without_end"),
     GuardName.REQUEST_RATE: ("test_guard", "requests_a_second"),
-    GuardName.HELLO_RATE: ("test_guard_wire", "hellos_above_the_rate"),
+    GuardName.HELLO_RATE: ("test_guard_hellos", "hellos_above_the_rate"),
     GuardName.BYTE_RATE: ("test_guard_wire", "a_serve_is_no_faster"),
     GuardName.CATALOG_RATE: ("test_guard_wire", "snapshots"),
     GuardName.RETRIES: ("test_guard_puller", "retries"),
