@@ -48,6 +48,9 @@ class Silence:
     def disbelieved(self, peer: str, reason: str, detail: str, count: int) -> None:
         return
 
+    def newest(self, peer: str) -> None:
+        return None
+
     def greeting(self) -> peer_pb2.HelloReply:
         return peer_pb2.HelloReply()
 
