@@ -92,7 +92,11 @@ class Watching:
         return not any(what(each) for said in self.said.values() for each in list(said))
 
     def _watch(self) -> None:
-        while not self._end.wait(0.02):
+        ended = False
+        while not ended:
+            ended = self._end.wait(
+                0.02
+            )  # once more after it: a round takes a while, and the last one counts
             for name, said in self.said.items():
                 if entry := self._five.peer(name, self._peer):
                     said.append(entry)
