@@ -32,17 +32,14 @@ DOWN_AFTER_S = 12 * HELLO_S
 """Of silence; others are asked before."""
 
 
-@pytest.fixture(scope="module", params=["one host", "namespaces"])
+@pytest.fixture(scope="module")
 def line_and_five(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[tuple[Line | Hosts, Federation]]:
-    if request.param == "namespaces" and PROBLEM is not None:
-        pytest.skip(PROBLEM[0])
+    """Five groups: each in a network of its own where that can be had, else all on one host."""
     folder = tmp_path_factory.mktemp("five")
     with ExitStack() as stack:
-        hosts = None
-        if request.param == "namespaces":
-            hosts = stack.enter_context(Hosts(NAMES, folder))
+        hosts = stack.enter_context(Hosts(NAMES, folder)) if PROBLEM is None else None
         five = Federation(
             folder,
             NAMES,
