@@ -1,5 +1,5 @@
 """Five real groups on bad days: one runs twice, loses its disk or its key, is cut off one way, or is frozen.
-On one host with a proxy between two of them, and on five, where root can make them.
+On five hosts, where root can make them; else on one, with a proxy between two of them.
 
 What is asserted is what the others say of it in `moonmesh status --json`, and each test ends with all well.
 """
