@@ -35,7 +35,12 @@ def write(topology: Topology, network: Network, folder: Path) -> None:
             "port_base": network.places.base(name),
             "master": {"lease_ttl_ms": topology.lease_ttl_ms},
             "stores": {"count": topology.stores, "dram": topology.dram},
-            "gateway": {"peering": "peering.toml", "listen": network.listen(name)},
+            "gateway": {
+                "peering": "peering.toml",
+                "listen": network.listen(name),
+                # Every block that comes is put: the most that faults and lies can do to a local pool.
+                "admit": "always",
+            },
             "namespaces": ENVELOPES,
             "limits": {**BASE_LIMITS, **topology.limits},
         }
