@@ -19,7 +19,7 @@ import numpy as np
 from federation.bench.groups import NAMESPACE, GroupSet, Layout, write_groups
 from federation.bench.report import Report, Target
 from federation.bench.resources import free_port_base
-from federation.bench.session import SIGNALS
+from federation.bench.session import ended_by_signals
 from federation.bench.tally import quantile
 from federation.bench.workspace import Workspace
 from federation.catalog.log import HoldingsLog
@@ -174,19 +174,15 @@ async def _session(
 ) -> int:
     stop = asyncio.Event()
     caught = 0
-    loop = asyncio.get_running_loop()
 
     def stopped(number: int) -> None:
         nonlocal caught
         caught = number
         stop.set()
 
-    for number in SIGNALS:
-        loop.add_signal_handler(number, stopped, number)
     configs = write_groups(folder / "listing", "one-pool", layout)
     groups = GroupSet(configs, folder, say, stop)
-    with contextlib.ExitStack() as held:
-        held.enter_context(one_share())
+    with ended_by_signals(stopped), one_share():
         try:
             await groups.up()
             if not stop.is_set():
@@ -195,8 +191,6 @@ async def _session(
                 )
         finally:
             await groups.down()
-            for number in SIGNALS:
-                loop.remove_signal_handler(number)
     return caught
 
 

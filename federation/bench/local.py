@@ -16,7 +16,7 @@ from federation.bench.paired import SEGMENTS, ratio, run_paired, spread
 from federation.bench.replay import LOCAL_BUFFER_BYTES
 from federation.bench.report import Report, Target
 from federation.bench.resources import free_port_base
-from federation.bench.session import SIGNALS
+from federation.bench.session import ended_by_signals
 from federation.bench.tally import quantile
 from federation.bench.worker import Worker
 from federation.bench.workspace import Workspace
@@ -129,26 +129,20 @@ async def _session(
     options: LocalBench, layout: Layout, folder: Path, times: Times, say: Say
 ) -> None:
     stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
 
     def stopped(number: int) -> None:
         times.signal = number
         stop.set()
 
-    for number in SIGNALS:
-        loop.add_signal_handler(number, stopped, number)
     configs = write_groups(folder / "local", "one-pool", layout)
     groups = GroupSet(configs, folder, say, stop)
-    with contextlib.ExitStack() as held:
-        held.enter_context(one_share())
+    with ended_by_signals(stopped), one_share():
         try:
             await groups.up()
             if not stop.is_set():
                 await asyncio.to_thread(_measure, options, configs[0], times, stop, say)
         finally:
             await groups.down()
-            for number in SIGNALS:
-                loop.remove_signal_handler(number)
 
 
 def _measure(

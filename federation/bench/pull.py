@@ -24,7 +24,7 @@ from federation.bench.groups import (
 from federation.bench.pull_figures import Measured, Outcome, figures, targets
 from federation.bench.report import Report
 from federation.bench.resources import free_port_base
-from federation.bench.session import SIGNALS
+from federation.bench.session import ended_by_signals
 from federation.bench.worker import Worker
 from federation.bench.workspace import Workspace
 from federation.config import Admit, GroupFile
@@ -95,23 +95,15 @@ def pull_report(options: PullBench, say: Say) -> tuple[Report, int]:
 
 async def _session(options: PullBench, folder: Path, outcome: Outcome, say: Say) -> None:
     stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
 
     def stopped(number: int) -> None:
         outcome.signal = number
         stop.set()
 
-    for number in SIGNALS:
-        loop.add_signal_handler(number, stopped, number)
-    try:
-        with contextlib.ExitStack() as held:
-            held.enter_context(one_share())
-            for admit in ("never", "always"):
-                if not stop.is_set():
-                    await _with_groups(options, folder / admit, admit, outcome, stop, say)
-    finally:
-        for number in SIGNALS:
-            loop.remove_signal_handler(number)
+    with ended_by_signals(stopped), one_share():
+        for admit in ("never", "always"):
+            if not stop.is_set():
+                await _with_groups(options, folder / admit, admit, outcome, stop, say)
 
 
 async def _with_groups(

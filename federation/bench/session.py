@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -36,6 +36,19 @@ class Outcome:
     error: MoonmeshError | None = None
 
 
+@contextlib.contextmanager
+def ended_by_signals(caught: Callable[[int], None]) -> Iterator[None]:
+    """Within it SIGINT, SIGTERM and SIGHUP call `caught` with their number, and do nothing else."""
+    loop = asyncio.get_running_loop()
+    for number in SIGNALS:
+        loop.add_signal_handler(number, caught, number)
+    try:
+        yield
+    finally:
+        for number in SIGNALS:
+            loop.remove_signal_handler(number)
+
+
 async def session(
     modes: Sequence[Mode],
     plan: Plan,
@@ -47,7 +60,6 @@ async def session(
     down; so does an error, which is returned beside what was measured until then."""
     outcome = Outcome()
     stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
 
     def stopped(number: int) -> None:
         if not stop.is_set():
@@ -55,10 +67,7 @@ async def session(
             progress.say("stopping: what runs is taken down first")
             stop.set()
 
-    shares = contextlib.ExitStack()
-    for number in SIGNALS:
-        loop.add_signal_handler(number, stopped, number)
-    try:
+    with ended_by_signals(stopped), contextlib.ExitStack() as shares:
         if not shares.enter_context(one_share()):
             progress.say(NOT_SHARED)
         for mode in modes:
@@ -72,9 +81,5 @@ async def session(
             except MoonmeshError as error:
                 outcome.error = error
                 break
-    finally:
-        shares.close()
-        for number in SIGNALS:
-            loop.remove_signal_handler(number)
     outcome.tallies = {m: t for m, t in outcome.tallies.items() if t.requests or not stop.is_set()}
     return outcome

@@ -54,19 +54,11 @@ class Ask:
 
     def here(self) -> Iterator[StagedBlock]:
         """The blocks that are here now."""
-        for slot in self._blocks:
-            block = slot
-            if isinstance(slot, Wanted):
-                block = slot.landed.result() if slot.landed.done() else None
-            if isinstance(block, StagedBlock):
-                yield block
+        yield from (block for slot in self._blocks if (block := _here(slot)) is not None)
 
     def landed(self, index: int) -> bool:
         """Whether the block at `index` is here now."""
-        slot = self._blocks[index]
-        if isinstance(slot, Wanted):
-            return slot.landed.done() and slot.landed.result() is not None
-        return slot is not None
+        return _here(self._blocks[index]) is not None
 
     async def settle(self, timeout: float) -> None:
         """Waits until nothing is under way any more, at most `timeout` seconds."""
@@ -89,3 +81,10 @@ class NobodyWaits(Exception):  # noqa: N818 - it ends a pull, and is no error
         super().__init__()
         self.arrived = arrived
         self.missing = missing
+
+
+def _here(slot: StagedBlock | Wanted | None) -> StagedBlock | None:
+    """The block, if it has landed by now."""
+    if isinstance(slot, Wanted):
+        return slot.landed.result() if slot.landed.done() else None
+    return slot

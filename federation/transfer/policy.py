@@ -2,7 +2,7 @@
 
 A copy of everything that was ever pulled pushes out what only this group has: on Mooncake's conversation
 trace, over eight groups that hold a tenth of its blocks, copying all of it serves 92 % of what one pool
-would, and copying what engines were given twice 97 %, with less than half of the copies. `moonmesh bench
+would, and copying what engines were given twice 97 %, with an eighth of the copies. `moonmesh bench
 admission` replays it.
 """
 
