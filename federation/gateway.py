@@ -144,6 +144,7 @@ class Gateway:
             self._wrote,
             imported=member.sharing.all_imported if member else (),
             alone=config.coordination.alone,
+            elsewhere=lambda: bool(self._leading.barred),
         )
         listings = Listings(
             ledger,
@@ -200,6 +201,7 @@ class Gateway:
             purge,
             peers,
             lambda: namespaces_document(config, peers, listings.unmatched),
+            pool.adopt if pool else None,
         )
         endpoints = Endpoints()
         try:
@@ -322,6 +324,8 @@ class Gateway:
 
     def _is_elsewhere(self, why: str) -> None:
         """What there is to say against this place's pool; "" for nothing."""
+        if self._leading.barred and not why:
+            self._lost.set()  # nothing was taken from listings meanwhile
         self._leading.bar(why)
         if self._follower:
             self._follower.bar(why)
@@ -361,7 +365,7 @@ class Gateway:
         """Mooncake did not have a block when it was to be served, or has other bytes than were written; one
         put since then stands."""
         held = self._holdings.get(fingerprint, name)
-        if held is None or held.since != since:
+        if held is None or held.since != since or self._leading.barred:
             return
         if changed and self._ledger is not None:
             self._ledger.withhold(fingerprint, name)

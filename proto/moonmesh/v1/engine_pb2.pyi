@@ -203,3 +203,13 @@ class NamespacesAnswer(_message.Message):
     NAMESPACES_JSON_FIELD_NUMBER: _ClassVar[int]
     namespaces_json: str
     def __init__(self, namespaces_json: _Optional[str] = ...) -> None: ...
+
+class NewPoolRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class NewPoolReply(_message.Message):
+    __slots__ = ("refused",)
+    REFUSED_FIELD_NUMBER: _ClassVar[int]
+    refused: str
+    def __init__(self, refused: _Optional[str] = ...) -> None: ...
