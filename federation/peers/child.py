@@ -22,7 +22,7 @@ from federation.peers.hearing import Gossip
 from federation.peers.setup import Setup, write_setup
 from federation.peers.spawn import LOG_BYTES, Spawner, resident_bytes
 from federation.peers.verdicts import Verdicts
-from federation.peers.watch import Absorber, ReserveClock, Watch
+from federation.peers.watch import Absorber, ReserveClock, Watch, next_tick
 from federation.timeouts import timeout
 from federation.trust.handshakes import RefusalLog
 from local_group.logs import how_it_ended, truncate
@@ -99,7 +99,7 @@ class ServingProcess:
         self._ping = 0
         self._report_wanted = self._details_wanted = False
         self._reported = asyncio.Event()
-        self._started_at = 0.0
+        self._started_at = self._greeted_at = 0.0
         self._last_exit = ""
         self.restarts = 0
         """Times that it had to be started again."""
@@ -270,7 +270,7 @@ class ServingProcess:
         reserve = ReserveClock()
         ticks = served = 0
         while True:
-            await asyncio.sleep(TICK_SECONDS)
+            await asyncio.sleep(next_tick(time.monotonic(), self._greeted_at, TICK_SECONDS))
             ticks += 1
             served += self.serves
             if self._spawner.reserve_pid is None and reserve.due(served):
@@ -310,7 +310,7 @@ class ServingProcess:
                 told += (serving_pb2.ToServing(verdict=each) for each in self._verdicts.take())
                 greeting = self._gossip.greeting()
                 if greeting != greeted:
-                    greeted = greeting
+                    greeted, self._greeted_at = greeting, time.monotonic()
                     told.append(serving_pb2.ToServing(greeting=greeting))
                 if told:
                     await channel.send(*told)
