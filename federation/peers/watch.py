@@ -18,8 +18,8 @@ RESERVE_TICKS_MAX = 2400
 
 
 LEAD_SECONDS = 0.02
-"""From a tick to the round of hellos after it: what was heard comes with the answer to the tick's ping, so the
-round knows of it. A peer that reads in a hello that its newest statement is lacked answers with it."""
+"""From a tick to the round of hellos after it: what was heard comes with the answer to its ping, so the
+round knows of it. A peer whose newest statement a hello does not know of answers with it."""
 
 
 def next_tick(now: float, greeted_at: float, seconds: float) -> float:
