@@ -247,9 +247,10 @@ async def test_one_that_waits_to_lead_stands_back_when_it_is_barred(
 
 
 async def test_a_first_look_that_hangs_delays_it_no_longer_than_so(
-    tmp_path: Path, impatient: None, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(leading, "FIRST_LOOK_S", 0.05)
+    monkeypatch.setattr(leading, "LAST_LOOK_S", 0.05)
     one = Gateway(tmp_path)
     await asyncio.wait_for(one.terms.start(asyncio.Event().wait), 5)  # type: ignore[arg-type]
     assert one.terms.valid()
