@@ -163,6 +163,13 @@ class GroupFile(GroupConfig):
         """Namespaces of which unattested blocks may cross."""
         return frozenset(e.fingerprint() for e in self.namespaces.values() if e.unattested)
 
+    def block_seconds(self, fingerprint: bytes) -> float | None:
+        """What computing a block of a namespace takes an engine; None where its table does not say."""
+        return next(
+            (e.block_seconds for e in self.namespaces.values() if e.fingerprint() == fingerprint),
+            None,
+        )
+
     @property
     def peer_addresses(self) -> frozenset[str]:
         """`host:port` of this gateway for peers, in lower case; of one that listens everywhere, as far as

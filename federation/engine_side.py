@@ -67,6 +67,7 @@ def engine_side(
         landed=admission.landed,
         limits=limits,
         unattested=config.unattested,
+        block_seconds=config.block_seconds,
     )
     touch = subscriptions.touch if subscriptions else lambda fingerprint: None
     engines = EngineService(
@@ -88,6 +89,7 @@ def engine_side(
         held=ledger.holdings.get,
         followed=subscriptions.known if subscriptions else lambda fingerprint: [],
         seconds=puller.speeds.seconds,
+        block_seconds=config.block_seconds,
     )
     router = RouterService(locator=locator, namespaces=shared, touch=touch, limits=limits)
     return EngineSide(staging, admission, puller, engines, router)

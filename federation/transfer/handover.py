@@ -169,7 +169,12 @@ class EngineService:
             background = self._limits.background_pull_ms / 1000
             wait = min(request.wait_ms, self._limits.pull_timeout_ms) / 1000
             ask = self._puller.ask(
-                fingerprint, keys, sizes, timeout=wait + background, background=background
+                fingerprint,
+                keys,
+                sizes,
+                timeout=wait + background,
+                background=background,
+                whatever_it_takes=request.pull_class == engine_pb2.PREFETCH,
             )
             try:
                 await ask.settle(wait)

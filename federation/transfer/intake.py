@@ -103,13 +103,14 @@ class Intake:
                             with verifying:
                                 block = self._land(source, fingerprint, wanted, event, asked_at)
                             arrived += 1
-                            timed.came(len(block.data), loop.time())
                             view.came(len(block.data))
                             self.pull_ms.add(1000 * (loop.time() - began))
                             counters.add("moonmesh_peer_blocks_total")
                             counters.add("moonmesh_peer_bytes_total", len(block.data))
                             self._settle(fingerprint, wanted, block)
                         now = loop.time()
+                        if arrived:
+                            timed.came(len(message), now)
                         told = arrived or missing or now - began >= owed
                         if told and self._abandoned(part, deadline, now):
                             raise NobodyWaits(arrived, missing)

@@ -11,7 +11,6 @@ import logging
 import time
 from collections.abc import Callable, Collection, Sequence
 
-from federation.catalog.plan import plan
 from federation.catalog.view import CatalogView
 from federation.config import Limits
 from federation.counters import Samples, counters
@@ -25,6 +24,7 @@ from federation.telemetry import SPAN_GATEWAY_LOCATE, span
 from federation.transfer.ask import Ask, NobodyWaits, Wanted
 from federation.transfer.frames import NoRoomError
 from federation.transfer.intake import Intake
+from federation.transfer.planner import Planner
 from federation.transfer.source import Holder, Source
 from federation.transfer.staging import StagedBlock, Staging
 from federation.transfer.turns import Turns
@@ -41,6 +41,7 @@ class Puller:
         holders: usable peers with their views of a namespace, the preferred one first.
         landed: told of each block once it is in staging.
         unattested: fingerprints of namespaces of which such blocks are taken.
+        block_seconds: what computing a block of a namespace takes an engine, where that is known.
     """
 
     def __init__(
@@ -51,6 +52,7 @@ class Puller:
         landed: Callable[[StagedBlock], None],
         limits: Limits,
         unattested: Collection[bytes] = frozenset(),
+        block_seconds: Callable[[bytes], float | None] = lambda _: None,
     ) -> None:
         self._staging = staging
         self._holders = holders
@@ -66,6 +68,7 @@ class Puller:
             staging=staging, settle=self._arrived, limits=limits, unattested=unattested
         )
         self.speeds = self._intake.speeds
+        self._planner = Planner(self.speeds, block_seconds)
         self.pull_ms = self._intake.pull_ms
         self.view_age_ms = Samples()
         """Age of the freshest view that a look-up was answered from, in ms."""
@@ -88,6 +91,7 @@ class Puller:
         *,
         timeout: float,
         background: float = 0.0,
+        whatever_it_takes: bool = False,
     ) -> Ask:
         """Starts what has to be pulled of a chain; never waits.
 
@@ -96,6 +100,7 @@ class Puller:
             max_sizes: bytes that the caller has room for, one per key.
             timeout: seconds after which the pulls end.
             background: seconds for which they go on although nobody waits any more.
+            whatever_it_takes: also what is cheaper to compute.
         """
         now = asyncio.get_running_loop().time()
         blocks: list[StagedBlock | Wanted | None] = [
@@ -114,7 +119,10 @@ class Puller:
                 for index in fresh  # a key that is asked for twice is wanted once
             }
             in_order = list(wanted.values())
-            started = {in_order[p].key for p in self._start(fingerprint, in_order, now + timeout)}
+            started = {
+                in_order[place].key
+                for place in self._start(fingerprint, in_order, now + timeout, whatever_it_takes)
+            }
             for key in started:
                 self._under_way[(fingerprint, key)] = wanted[key]
             for index in fresh:
@@ -135,7 +143,13 @@ class Puller:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _start(self, fingerprint: bytes, wanted: Sequence[Wanted], deadline: float) -> set[int]:
+    def _start(
+        self,
+        fingerprint: bytes,
+        wanted: Sequence[Wanted],
+        deadline: float,
+        whatever_it_takes: bool,
+    ) -> set[int]:
         """Plans over the holders and starts a stream a run; the places that are now under way."""
         with span(SPAN_GATEWAY_LOCATE, {"moonmesh.keys": len(wanted)}) as here:
             now = time.monotonic()
@@ -146,15 +160,18 @@ class Puller:
             if ages:
                 self.view_age_ms.add(1000 * min(ages))
             tried: set[str] = set().union(*(w.tried for w in wanted))
-            runs = plan(
+            plan = self._planner.plan(
+                fingerprint,
                 [w.key_hash for w in wanted],
                 [(name, view) for name, view in views.items() if name not in tried],
                 now,
+                whatever_it_takes=whatever_it_takes,
             )
-            here.set_attribute("moonmesh.located", sum(len(run.indices) for run in runs))
-            here.set_attribute("moonmesh.peers", [run.peer for run in runs])
+            here.set_attributes(plan.attributes())
+        counters.add("moonmesh_recompute_blocks_total", plan.left)
+        counters.add("moonmesh_trial_blocks_total", plan.trial)
         started: set[int] = set()
-        for run in runs:
+        for run in plan.runs:
             jobs = self._jobs.setdefault(run.peer, set())
             for piece in self._fits.pieces([wanted[index].key for index in run.indices]):
                 if len(jobs) >= self._limits.pulls_waiting_per_peer:
@@ -214,7 +231,8 @@ class Puller:
             now = loop.time()
             again: set[int] = set()
             if others and now < deadline and any(w.wanted(now) for w in left):
-                again = self._start(fingerprint, left, deadline)
+                # What lies behind it is on its way: it is worth what it takes.
+                again = self._start(fingerprint, left, deadline, whatever_it_takes=True)
             for place, wanted in enumerate(left):
                 if place not in again:
                     self._settle(fingerprint, wanted, None)

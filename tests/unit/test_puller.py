@@ -118,7 +118,9 @@ class Bench:
         if limits is not None:
             for source in sources:
                 source.guard = guard_for(source.name, limits)
-        self.staging = staging or Staging(bytes_max=staging_bytes, hold=10.0)
+        self.staging = (
+            staging if staging is not None else Staging(bytes_max=staging_bytes, hold=10.0)
+        )
         self.landed: list[StagedBlock] = []
         self.views: dict[str, CatalogView] = {}
         for source in sources:

@@ -125,7 +125,7 @@ class LocateReply(_message.Message):
     def __init__(self, groups: _Optional[_Iterable[_Union[Located, _Mapping]]] = ...) -> None: ...
 
 class Located(_message.Message):
-    __slots__ = ("group", "own", "blocks", "bytes", "bytes_estimated", "age_ms", "pull_ms", "usable", "reason")
+    __slots__ = ("group", "own", "blocks", "bytes", "bytes_estimated", "age_ms", "pull_ms", "usable", "reason", "compute_ms")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     OWN_FIELD_NUMBER: _ClassVar[int]
     BLOCKS_FIELD_NUMBER: _ClassVar[int]
@@ -135,6 +135,7 @@ class Located(_message.Message):
     PULL_MS_FIELD_NUMBER: _ClassVar[int]
     USABLE_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    COMPUTE_MS_FIELD_NUMBER: _ClassVar[int]
     group: str
     own: bool
     blocks: int
@@ -144,7 +145,8 @@ class Located(_message.Message):
     pull_ms: float
     usable: bool
     reason: str
-    def __init__(self, group: _Optional[str] = ..., own: bool = ..., blocks: _Optional[int] = ..., bytes: _Optional[int] = ..., bytes_estimated: bool = ..., age_ms: _Optional[float] = ..., pull_ms: _Optional[float] = ..., usable: bool = ..., reason: _Optional[str] = ...) -> None: ...
+    compute_ms: float
+    def __init__(self, group: _Optional[str] = ..., own: bool = ..., blocks: _Optional[int] = ..., bytes: _Optional[int] = ..., bytes_estimated: bool = ..., age_ms: _Optional[float] = ..., pull_ms: _Optional[float] = ..., usable: bool = ..., reason: _Optional[str] = ..., compute_ms: _Optional[float] = ...) -> None: ...
 
 class StatusRequest(_message.Message):
     __slots__ = ()
