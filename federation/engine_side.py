@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -9,6 +10,7 @@ from federation.config import GroupFile
 from federation.limits.guards import Guards
 from federation.peers.subscriptions import Subscriptions
 from federation.transfer.admission import Admission
+from federation.transfer.copies import Copies
 from federation.transfer.handover import EngineService
 from federation.transfer.locating import Locator, RouterService
 from federation.transfer.policy import AdmissionPolicy
@@ -36,6 +38,7 @@ def engine_side(
     shared: frozenset[bytes],
     store: StoreClient,
     ledger: Ledger,
+    copies: Copies,
     guards: Guards,
     subscriptions: Subscriptions | None,
     on_problem: Callable[[str], None],
@@ -43,6 +46,7 @@ def engine_side(
     """Puts the parts together.
 
     Args:
+        copies: what is in the pool of peers' blocks.
         exported, shared: namespaces that some peer may import, and those besides that some peer exports.
         subscriptions: what is known of peers; None for a group that runs alone.
         on_problem: told what an operator has to know.
@@ -58,6 +62,10 @@ def engine_side(
         ledger=ledger,
         naming=config.naming,
         policy=AdmissionPolicy(config.gateway.admit),
+        copies=copies,
+        dear=lambda block: puller.planner.dear(
+            block.fingerprint, block.origin, len(block.data), time.monotonic()
+        ),
         queue_max=limits.admission_queue_blocks,
         on_error=on_problem,
     )
@@ -78,6 +86,7 @@ def engine_side(
         ledger=ledger,
         puller=puller,
         given=admission.given,
+        read_on=admission.read_on,
         prefetched=admission.keep,
         touch=touch,
         limits=limits,

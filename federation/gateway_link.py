@@ -173,32 +173,40 @@ class GatewayLink:
         return (landed + [False] * len(keys))[: len(keys)]
 
     def pull(
-        self, keys: Sequence[str], max_sizes: Sequence[int], timeout: float
+        self, keys: Sequence[str], max_sizes: Sequence[int], timeout: float, before: str = ""
     ) -> Iterator[tuple[int, bytearray]]:
         """Blocks of the chain as they arrive, with their places; ends at the deadline, or early.
 
         Each block is checked against its digest here, on this process's own copy of it. A chain that is
         too long for one request is pulled piece by piece, until one is incomplete.
+
+        Args:
+            before: the key before the first, if the caller has that block.
         """
         until = Deadline(timeout)
         for piece in self._limits.pieces(keys):
             arrived = 0
             if until.left() <= 0:
                 return
-            for index, data in self._pull_piece(keys[piece], max_sizes[piece], until.left()):
+            if piece.start:
+                before = keys[piece.start - 1]
+            for index, data in self._pull_piece(
+                keys[piece], max_sizes[piece], until.left(), before
+            ):
                 arrived += 1
                 yield piece.start + index, data
             if arrived < piece.stop - piece.start:
                 return
 
     def _pull_piece(
-        self, keys: Sequence[str], max_sizes: Sequence[int], timeout: float
+        self, keys: Sequence[str], max_sizes: Sequence[int], timeout: float, before: str
     ) -> Iterator[tuple[int, bytearray]]:
         request = engine_pb2.EnginePullRequest(
             fingerprint=self._fingerprint,
             keys=keys,
             max_sizes=max_sizes,
             pull_class=engine_pb2.FIRST_TOKEN,
+            before=before,
         )
         decoder = Decoder(max_sizes, MESSAGE_BYTES_MAX)
         call = self._pull(request.SerializeToString(), timeout=timeout, metadata=inject())

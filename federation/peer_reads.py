@@ -31,7 +31,8 @@ def fill_from_peers(
         return
     wanted = [keys[place] for place in absent]
     room = [int(sizes[place]) for place in absent]
-    for index, data in link.pull(wanted, room, wait):
+    before = keys[absent[0] - 1] if absent[0] else ""
+    for index, data in link.pull(wanted, room, wait, before):
         place = absent[index]
         # The copy is made by the caller's thread, before its call returns: nobody touches its memory
         # later.

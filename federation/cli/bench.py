@@ -216,7 +216,10 @@ def admission(
     seed: Annotated[int, typer.Option(help="Of the random placement.")] = 0,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the report.")] = None,
 ) -> None:
-    """What each admission policy serves of a trace, and what it moves: policies alone, no processes."""
+    """What each admission policy serves of a trace, and what it moves: policies alone, no processes.
+
+    With more than two groups also what each does where they are in two regions, and lines between them dear.
+    """
     from federation.bench.admission import admission_report
     from federation.bench.command import ReplayCommand
     from federation.bench.report import check_writable

@@ -47,7 +47,8 @@ class EngineService:
         known: the namespaces of group.toml.
         namespaces: fingerprints of those that some peer may export to us or import from us.
         exported: those that some peer may import: only their blocks need to be attributed.
-        given: told of each block of a peer that an engine was given.
+        given: told of each block of a peer that an engine was given, and of the key before it in its chain.
+        read_on: told of a key that an engine has, and after which it reads on.
         prefetched: told of each that has landed for somebody who looks ahead.
         touch: told which namespace engines use.
         on_error: told what went wrong, for the log and `status`.
@@ -62,7 +63,8 @@ class EngineService:
         exported: Iterable[bytes],
         ledger: Ledger,
         puller: Puller,
-        given: Callable[[StagedBlock], None],
+        given: Callable[[StagedBlock, str], None],
+        read_on: Callable[[bytes, str], None],
         prefetched: Callable[[StagedBlock], None],
         touch: Callable[[bytes], None],
         limits: Limits,
@@ -75,6 +77,7 @@ class EngineService:
         self._ledger = ledger
         self._puller = puller
         self._given = given
+        self._read_on = read_on
         self._prefetched = prefetched
         self._touch = touch
         self._limits = limits
@@ -210,6 +213,9 @@ class EngineService:
             kind=SpanKind.SERVER,
         ) as here:
             self._touch(fingerprint)
+            before = request.before if len(request.before) <= self._limits.key_bytes_max else ""
+            if before:
+                self._read_on(fingerprint, before)
             ask = self._puller.ask(fingerprint, keys, sizes, timeout=timeout)
             handed = 0
             encoder = Encoder(self._limits.message_bytes)
@@ -223,7 +229,7 @@ class EngineService:
                     if block is None or len(block.data) > sizes[index]:
                         break  # the chain ends here
                     handed += 1
-                    self._given(block)
+                    self._given(block, keys[index - 1] if index else before)
                     for message in encoder.block(index, block.digest, memoryview(block.data)):
                         await context.write(message)
             finally:

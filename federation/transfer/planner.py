@@ -31,6 +31,14 @@ TRY_AGAIN_SECONDS: Final = 30.0
 """Between two pulls from a peer that is slower than computing: one that is faster again is found out."""
 TRIAL_BYTES: Final = 4 << 20
 """Of such a pull, at most: enough to measure."""
+DEAR_BYTES: Final = 1 << 20
+"""Of the pull by which lines are compared."""
+DEAR_TIMES: Final = 8
+"""Times that what the fastest peer takes for that, from which on a line is dear ..."""
+DEAR_SECONDS: Final = 0.05
+"""... if it takes so long at least: no line within a data centre."""
+DEAR_PART: Final = 0.5
+"""Of what computing a block takes an engine; from there on a line that takes so long for it is dear too."""
 BLOCK_BYTES_GUESSED: Final = 64 << 10
 """Size of a block where none has come yet."""
 
@@ -167,6 +175,19 @@ class Planner:
             trial,
             float(pulled[-1]) if sure.all() else None,
             None if recompute is None else recompute * len(held),
+        )
+
+    def dear(self, fingerprint: bytes, peer: str, size: int, now: float) -> bool:
+        """Whether blocks of so many bytes should come from a peer as seldom as can be."""
+        found = self._speeds.estimate(peer, now)
+        if found is None or not found.sure:
+            return False
+        compute = self._block_seconds(fingerprint)
+        if compute is not None and size * found.byte >= DEAR_PART * compute:
+            return True
+        seconds = found.seconds(DEAR_BYTES)
+        return seconds >= DEAR_SECONDS and seconds >= DEAR_TIMES * self._speeds.least(
+            DEAR_BYTES, now
         )
 
     def _costs(

@@ -68,7 +68,8 @@ class Puller:
             staging=staging, settle=self._arrived, limits=limits, unattested=unattested
         )
         self.speeds = self._intake.speeds
-        self._planner = Planner(self.speeds, block_seconds)
+        self.planner = Planner(self.speeds, block_seconds)
+        """Says what is pulled from whom."""
         self.pull_ms = self._intake.pull_ms
         self.view_age_ms = Samples()
         """Age of the freshest view that a look-up was answered from, in ms."""
@@ -160,7 +161,7 @@ class Puller:
             if ages:
                 self.view_age_ms.add(1000 * min(ages))
             tried: set[str] = set().union(*(w.tried for w in wanted))
-            plan = self._planner.plan(
+            plan = self.planner.plan(
                 fingerprint,
                 [w.key_hash for w in wanted],
                 [(name, view) for name, view in views.items() if name not in tried],

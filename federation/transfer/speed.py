@@ -159,6 +159,11 @@ class Speeds:
         )
         return own if own is not None and own.sure else every or own
 
+    def least(self, size: int, now: float) -> float:
+        """Seconds for so many bytes from the fastest peer that is known; infinity if there is none."""
+        found = (self.estimate(peer, now) for peer in self._lines)
+        return min((e.seconds(size) for e in found if e is not None and e.sure), default=math.inf)
+
     def told_at(self, peer: str) -> float:
         """When the latest pull ended of those that tell anything; minus infinity if none does."""
         lines = self._lines.get(peer)

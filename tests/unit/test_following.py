@@ -98,7 +98,8 @@ class Place:
             exported=[FP],
             ledger=self.ledger,
             puller=None,  # type: ignore[arg-type]
-            given=lambda block: None,
+            given=lambda block, before: None,
+            read_on=lambda fingerprint, before: None,
             prefetched=lambda block: None,
             touch=lambda fingerprint: None,
             limits=Limits(),

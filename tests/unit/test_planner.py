@@ -195,3 +195,22 @@ def test_where_nobody_has_the_first_block_there_is_nothing_to_plan() -> None:
     bench.peer("a", range(1, 50))
     plan = bench.plan()
     assert (plan.runs, plan.located) == ([], 0)
+
+
+def test_a_line_is_dear_beside_a_much_faster_one_or_beside_computing() -> None:
+    bench = Bench()
+    for name, rate in (("near", 1e9), ("far", 1e7), ("new", 0.0)):
+        bench.peer(name, range(100), rate=rate)
+    dear = [bench.planner.dear(b"", name, MIB, 0.0) for name in ("near", "far", "new")]
+    assert dear == [False, True, False]
+    alone = Bench()
+    alone.peer("far", range(100), rate=1e7)
+    assert not alone.planner.dear(b"", "far", MIB, 0.0), "there is none beside it"
+    alone.block_seconds = 0.15
+    assert alone.planner.dear(b"", "far", MIB, 0.0)
+    alone.block_seconds = 0.5
+    assert not alone.planner.dear(b"", "far", MIB, 0.0)
+    fast = Bench()
+    for name, rate in (("near", 1e9), ("there", 1e8)):
+        fast.peer(name, range(100), rate=rate)
+    assert not fast.planner.dear(b"", "there", MIB, 0.0), "ten times slower, and fast enough"

@@ -99,16 +99,18 @@ class ExistsReply(_message.Message):
     def __init__(self, landed: _Optional[bytes] = ...) -> None: ...
 
 class EnginePullRequest(_message.Message):
-    __slots__ = ("fingerprint", "keys", "max_sizes", "pull_class")
+    __slots__ = ("fingerprint", "keys", "max_sizes", "pull_class", "before")
     FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
     KEYS_FIELD_NUMBER: _ClassVar[int]
     MAX_SIZES_FIELD_NUMBER: _ClassVar[int]
     PULL_CLASS_FIELD_NUMBER: _ClassVar[int]
+    BEFORE_FIELD_NUMBER: _ClassVar[int]
     fingerprint: bytes
     keys: _containers.RepeatedScalarFieldContainer[str]
     max_sizes: _containers.RepeatedScalarFieldContainer[int]
     pull_class: PullClass
-    def __init__(self, fingerprint: _Optional[bytes] = ..., keys: _Optional[_Iterable[str]] = ..., max_sizes: _Optional[_Iterable[int]] = ..., pull_class: _Optional[_Union[PullClass, str]] = ...) -> None: ...
+    before: str
+    def __init__(self, fingerprint: _Optional[bytes] = ..., keys: _Optional[_Iterable[str]] = ..., max_sizes: _Optional[_Iterable[int]] = ..., pull_class: _Optional[_Union[PullClass, str]] = ..., before: _Optional[str] = ...) -> None: ...
 
 class LocateRequest(_message.Message):
     __slots__ = ("fingerprint", "keys")
