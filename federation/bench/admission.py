@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple, get_args
 
 import xxhash
 
+from federation.bench.frontier import MOVED_TARGET, RATIO_TARGET
 from federation.bench.lru import lru_hits
 from federation.bench.report import Report, Target
 from federation.bench.workload import Workload
@@ -19,9 +20,6 @@ from federation.config import Admit
 from federation.transfer.policy import AdmissionPolicy
 
 POLICIES: Final[tuple[Admit, ...]] = get_args(Admit)
-RATIO_TARGET: Final = 0.96
-MOVED_TARGET: Final = 0.85
-"""Of the bytes that cross borders if nothing is admitted."""
 REGIONS: Final = 2
 """Of the second part: lines between them are dear, and a block is asked of a group of the same region first,
 as the planner does."""
@@ -145,7 +143,8 @@ def _regions(report: Report, workload: Workload, capacity: int, pool: int) -> No
     played = {admit: replay(workload, admit, capacity, regions=REGIONS) for admit in POLICIES}
     blind = replay(workload, "second-hit", capacity, regions=REGIONS, sooner=False)
     never = played["never"]
-    columns: dict[str, Served] = {**played, "second-hit, not told": blind}
+    columns: dict[str, Served] = {str(admit): served for admit, served in played.items()}
+    columns["second-hit, not told"] = blind
     report.figures[f"{REGIONS} regions"] = {
         name: {
             **_figures(served, pool, never.peer),
