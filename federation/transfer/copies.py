@@ -43,6 +43,7 @@ class Copies:
         self._percent = percent
         self._copies_max = copies_max
         self._copies: OrderedDict[Named, _Copy] = OrderedDict()  # the first to go first
+        self._wanted = 0  # the largest that there was no room for
         self.bytes = 0
         """Payload of all copies."""
         self.quota: int | None = None
@@ -56,10 +57,13 @@ class Copies:
         self.quota = size * self._percent // 100
 
     def fits(self, size: int) -> bool:
-        """Whether one more of so many bytes is within the quota."""
-        return len(self._copies) < self._copies_max and (
+        """Whether more, of so many bytes, is within the quota. If not, room is to be made."""
+        fits = len(self._copies) < self._copies_max and (
             self.quota is None or self.bytes + size <= self.quota
         )
+        if not fits:
+            self._wanted = max(self._wanted, size)
+        return fits
 
     def follow(self, holdings: Holdings, fingerprint: bytes, name: int) -> None:
         """A block has come, gone, or is known as something else now."""
@@ -86,12 +90,16 @@ class Copies:
             at = copy.before
 
     def surplus(self, most: int) -> list[Named]:
-        """What has to go, the first first; at most so many. Nothing while all is within the quota."""
-        if self.fits(0):
+        """What has to go, the first first, at most so many; nothing while there was room for all."""
+        wanted, self._wanted = self._wanted, 0
+        if self.fits(0) and not wanted:
             return []
+        self._wanted = 0
         count, left = len(self._copies), self.bytes
         low = self._copies_max * LOW_PERCENT // 100
-        low_bytes = None if self.quota is None else self.quota * LOW_PERCENT // 100
+        low_bytes = None
+        if self.quota is not None:
+            low_bytes = max(0, min(self.quota * LOW_PERCENT // 100, self.quota - wanted))
         found: list[Named] = []
         for named, copy in self._copies.items():
             if len(found) >= most or (count <= low and (low_bytes is None or left <= low_bytes)):

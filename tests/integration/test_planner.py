@@ -66,3 +66,43 @@ def test_what_is_cheaper_to_compute_is_left_to_the_engine(three: Federation) -> 
     wait_for(lambda: read(north, keys, deadline_ms=5000) == ["local"] * 8, 10, "them to be here")
     done = moonmesh("locate", "--json", "-c", config, *keys)
     assert '"compute_ms": 0.004' in done.stdout
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
+    limits = {"foreign_percent": 5, "listing_interval_ms": 500}
+    folder = tmp_path_factory.mktemp("quota")
+    with Federation(
+        folder, gateway={"admit": "always"}, limits=limits, master={"lease_ttl_ms": 500}
+    ) as federation:
+        yield federation
+
+
+def test_copies_stay_within_their_part_of_the_pool_and_own_blocks_are_left(
+    small: Federation,
+) -> None:
+    west, quota = small.engine("west"), (64 << 20) * 5 // 100
+    own = [f"own-{i}" for i in range(50)]
+    write(west, own)
+    first = [f"copied-0-{i}" for i in range(100)]
+    for chain in range(6):  # 600 blocks of 8 KiB, where 409 may be
+        keys = [f"copied-{chain}-{i}" for i in range(100)]
+        share(small, "east", keys, "west")
+        assert set(read(west, keys, deadline_ms=5000)) <= {"peer", "local"}
+        wait_for(lambda: small.status("west")["queues"]["admission_blocks"] == 0, 10, "the queue")
+        assert small.status("west")["queues"]["copies_bytes"] <= quota
+    wait_for(
+        lambda: small.counter("west", "moonmesh_copies_given_back_total") > 0, 20, "some to go"
+    )
+    assert small.counter("west", "moonmesh_admission_over_quota_total") > 0
+    assert read(west, own) == ["local"] * len(own), "what engines wrote is left alone"
+    # Of the first chain the tail went, and the head is still here.
+    tiers = read(west, first, deadline_ms=5000)
+    gone = tiers.index("peer")
+    assert gone > 0
+    assert tiers == ["local"] * gone + ["peer"] * (len(first) - gone)
+    # There is room again for what comes next.
+    keys = [f"copied-next-{i}" for i in range(20)]
+    share(small, "east", keys, "west")
+    assert set(read(west, keys, deadline_ms=5000)) == {"peer"}
+    wait_for(lambda: read(west, keys, deadline_ms=5000) == ["local"] * 20, 20, "them to be kept")

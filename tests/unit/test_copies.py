@@ -62,9 +62,26 @@ def test_the_quota_is_a_part_of_the_pool() -> None:
     assert pool.surplus("a") == ""
     pool.copies.pool_is(800)
     assert pool.copies.fits(100)
+    assert pool.surplus("a") == "", "there was room for all that came"
     assert not pool.copies.fits(101)
+    assert pool.surplus("a") == "a"
+    assert pool.surplus("a") == "", "once for each time that room was wanted"
     pool.pulled("b", 101)
     assert pool.surplus("ab") == "a"
+    assert pool.surplus("ab") == "a", "as long as it is too much"
+
+
+def test_as_much_is_given_back_as_what_was_wanted_needs() -> None:
+    pool = Pool()
+    for key in "abcd":
+        pool.pulled(key, 25)
+    pool.copies.pool_is(100)
+    assert not pool.copies.fits(60)
+    assert pool.surplus("abcd") == "abc"
+    assert not pool.copies.fits(1)
+    assert pool.surplus("abcd") == "a"
+    assert not pool.copies.fits(1000)
+    assert pool.surplus("abcd") == "abcd", "though it never fits"
 
 
 def test_it_is_given_back_down_to_less_and_in_bounded_pieces() -> None:
@@ -88,7 +105,7 @@ def test_small_ones_are_counted_too() -> None:
     assert pool.surplus("abcdefghi") == ""
     pool.pulled("j", 1)
     assert not pool.copies.fits(1)
-    assert pool.surplus("abcdefghij") == "a"
+    assert pool.surplus("abcdefghij") == "a", "one of ten"
     for n in range(100):
         pool.pulled(f"more {n}", 1)
     assert len(pool.copies) == 20, "a book of bounded size"
