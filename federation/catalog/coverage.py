@@ -26,7 +26,12 @@ Holders: TypeAlias = npt.NDArray[np.uint64]
 """For each block of a chain who has it: bit n is of the n-th view."""
 
 
-def cover(key_hashes: Sequence[int], views: Sequence[CatalogView], now: float) -> Holders:
+def cover(
+    key_hashes: Sequence[int],
+    views: Sequence[CatalogView],
+    now: float,
+    enough: int = ENOUGH_VIEWS,
+) -> Holders:
     """Who has the blocks of a chain, up to the first that nobody has.
 
     What follows such a gap is of no use to an engine, which computes from there on. Not all is looked up that
@@ -35,7 +40,9 @@ def cover(key_hashes: Sequence[int], views: Sequence[CatalogView], now: float) -
     Args:
         key_hashes: the chain, in order.
         views: at most `VIEWS_MAX`, the one that is of most use first.
+        enough: so many; more than `ENOUGH_VIEWS` never are.
     """
+    enough = min(enough, ENOUGH_VIEWS)
     assert len(views) <= VIEWS_MAX, f"{len(views)} views"
     chain = _Chain(key_hashes, now)
     parts: list[Holders] = [np.empty(0, dtype=np.uint64)]
@@ -46,11 +53,11 @@ def cover(key_hashes: Sequence[int], views: Sequence[CatalogView], now: float) -
         middle = (at + end) // 2
         here = any(views[n].has(chain[at], now) for n in chosen)
         for n, view in enumerate(views):
-            if n in chosen or (here and len(chosen) >= ENOUGH_VIEWS):
+            if n in chosen or (here and len(chosen) >= enough):
                 continue
             has = view.has(chain[at], now)
             here |= has
-            if has or (len(chosen) < ENOUGH_VIEWS and view.has(chain[middle], now)):
+            if has or (len(chosen) < enough and view.has(chain[middle], now)):
                 chosen.append(n)
         if not here:
             break

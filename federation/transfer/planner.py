@@ -145,11 +145,14 @@ class Planner:
         ]
         peers.sort(key=lambda each: each[2].first + each[2].block)
         costs = [cost for *_, cost in peers]
-        held = cover(key_hashes, [view for _, view, _ in peers], now)
+        part = max(1, round(PART_BYTES_MIN / size))
+        held = cover(
+            key_hashes, [view for _, view, _ in peers], now, max(1, len(key_hashes) // part)
+        )
         recompute = self._block_seconds(fingerprint)
         if not len(held):
             return Plan([], 0, 0, 0, None, None)
-        who, done = share_out(held, costs, max(1, round(PART_BYTES_MIN / size)))
+        who, done = share_out(held, costs, part)
         sure = np.array([cost.sure and bool(sizes) for cost in costs])[who]
         # Nothing is certain of the others: they are tried.
         pulled: Floats = np.maximum.accumulate(np.where(sure, done, 0.0))
@@ -195,10 +198,10 @@ class Planner:
     ) -> list[_Cost]:
         known = [self._speeds.estimate(peer, now, kind) for peer, _ in views]
         told = [each for each in known if each is not None]
-        hoped = Estimate(0.0, self._speeds.byte_min, 0.0)
+        hoped = Estimate(0.0, self._speeds.byte_min, 0)
         if told:
             hoped = Estimate(
-                HOPE * min(each.first for each in told), HOPE * min(each.byte for each in told), 0.0
+                HOPE * min(each.first for each in told), HOPE * min(each.byte for each in told), 0
             )
         return [
             _Cost(each.first, size * each.byte, each.sure)

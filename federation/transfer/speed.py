@@ -35,8 +35,8 @@ class Estimate(NamedTuple):
     """Seconds before anything comes."""
     byte: float
     """Seconds for each byte."""
-    pulls: float
-    """How many pulls tell, those before the latest counted less."""
+    pulls: int
+    """How many pulls tell."""
 
     @property
     def sure(self) -> bool:
@@ -55,14 +55,14 @@ class _Line:
         self.at = -math.inf
         """When the latest pull ended."""
         self._weight = self._x = self._y = self._xx = self._xy = 0.0
-        self._pulls = 0.0
+        self._pulls = 0
 
     def note(self, points: list[tuple[int, float]], now: float) -> None:
         """One pull."""
         age = max(0.0, now - self.at)
         keep = 0.0 if age >= KEPT_SECONDS else _KEEP * 0.5 ** (age / HALF_SECONDS)
         self.at = max(now, self.at)
-        self._pulls = self._pulls * _KEEP * (keep > 0) + 1
+        self._pulls = self._pulls * (keep > 0) + 1
         self._weight *= keep
         self._x *= keep
         self._y *= keep
