@@ -31,14 +31,14 @@ TRY_AGAIN_SECONDS: Final = 30.0
 """Between two pulls from a peer that is slower than computing: one that is faster again is found out."""
 TRIAL_BYTES: Final = 4 << 20
 """Of such a pull, at most: enough to measure."""
-DEAR_BYTES: Final = 1 << 20
-"""Of the pull by which lines are compared."""
 DEAR_TIMES: Final = 8
-"""Times that what the fastest peer takes for that, from which on a line is dear ..."""
+"""Times that what the fastest peer takes for a pull, from which on the line of another is dear ..."""
 DEAR_SECONDS: Final = 0.05
 """... if it takes so long at least: no line within a data centre."""
 DEAR_PART: Final = 0.5
 """Of what computing a block takes an engine; from there on a line that takes so long for it is dear too."""
+DEAR_FOR_SECONDS: Final = 1.0
+"""Between two looks at whether a line is dear."""
 BLOCK_BYTES_GUESSED: Final = 64 << 10
 """Size of a block where none has come yet."""
 
@@ -116,6 +116,7 @@ class Planner:
         self._speeds = speeds
         self._block_seconds = block_seconds
         self._tried_at: dict[str, float] = {}
+        self._dear: dict[tuple[bytes, str], tuple[bool, float]] = {}
 
     def plan(
         self,
@@ -143,9 +144,10 @@ class Planner:
             (*view, cost)
             for view, cost in zip(views, self._costs(views, size, now, kind), strict=True)
         ]
-        peers.sort(key=lambda each: each[2].first + each[2].block)
-        costs = [cost for *_, cost in peers]
         part = max(1, round(PART_BYTES_MIN / size))
+        some = min(part, len(key_hashes))
+        peers.sort(key=lambda each: each[2].first + some * each[2].block)
+        costs = [cost for *_, cost in peers]
         held = cover(
             key_hashes, [view for _, view, _ in peers], now, max(1, len(key_hashes) // part)
         )
@@ -182,26 +184,33 @@ class Planner:
 
     def dear(self, fingerprint: bytes, peer: str, size: int, now: float) -> bool:
         """Whether blocks of so many bytes should come from a peer as seldom as can be."""
+        known = self._dear.get((fingerprint, peer))
+        if known is None or now >= known[1]:
+            known = (self._is_dear(fingerprint, peer, size, now), now + DEAR_FOR_SECONDS)
+            self._dear[fingerprint, peer] = known
+        return known[0]
+
+    def _is_dear(self, fingerprint: bytes, peer: str, size: int, now: float) -> bool:
         found = self._speeds.estimate(peer, now)
         if found is None or not found.sure:
             return False
         compute = self._block_seconds(fingerprint)
         if compute is not None and size * found.byte >= DEAR_PART * compute:
             return True
-        seconds = found.seconds(DEAR_BYTES)
-        return seconds >= DEAR_SECONDS and seconds >= DEAR_TIMES * self._speeds.least(
-            DEAR_BYTES, now
-        )
+        # Of pulls as large as those that were measured: of larger ones a line of small pulls knows little.
+        seconds = found.seconds(found.size)
+        fastest = self._speeds.least(found.size, now)
+        return seconds >= max(DEAR_SECONDS, DEAR_TIMES * fastest)
 
     def _costs(
         self, views: Sequence[tuple[str, CatalogView]], size: float, now: float, kind: str
     ) -> list[_Cost]:
         known = [self._speeds.estimate(peer, now, kind) for peer, _ in views]
         told = [each for each in known if each is not None]
-        hoped = Estimate(0.0, self._speeds.byte_min, 0)
+        hoped = Estimate(0.0, self._speeds.byte_min)
         if told:
             hoped = Estimate(
-                HOPE * min(each.first for each in told), HOPE * min(each.byte for each in told), 0
+                HOPE * min(each.first for each in told), HOPE * min(each.byte for each in told)
             )
         return [
             _Cost(each.first, size * each.byte, each.sure)

@@ -35,15 +35,17 @@ class Estimate(NamedTuple):
     """Seconds before anything comes."""
     byte: float
     """Seconds for each byte."""
-    pulls: int
+    pulls: int = 0
     """How many pulls tell."""
+    size: float = 0.0
+    """Bytes that had come when it was looked, in the middle."""
 
     @property
     def sure(self) -> bool:
         """Whether enough pulls tell."""
         return self.pulls >= SURE_PULLS
 
-    def seconds(self, size: int) -> float:
+    def seconds(self, size: float) -> float:
         """For so many bytes."""
         return self.first + size * self.byte
 
@@ -87,7 +89,7 @@ class _Line:
             slope = max((self._xy / self._weight - x * y) / spread, byte_min)
             if y > slope * x:
                 byte, first = slope, y - slope * x
-        return Estimate(first, max(byte, byte_min), self._pulls)
+        return Estimate(first, max(byte, byte_min), self._pulls, x)
 
 
 class Timed:
@@ -159,7 +161,7 @@ class Speeds:
         )
         return own if own is not None and own.sure else every or own
 
-    def least(self, size: int, now: float) -> float:
+    def least(self, size: float, now: float) -> float:
         """Seconds for so many bytes from the fastest peer that is known; infinity if there is none."""
         found = (self.estimate(peer, now) for peer in self._lines)
         return min((e.seconds(size) for e in found if e is not None and e.sure), default=math.inf)

@@ -207,9 +207,10 @@ def test_a_line_is_dear_beside_a_much_faster_one_or_beside_computing() -> None:
     alone.peer("far", range(100), rate=1e7)
     assert not alone.planner.dear(b"", "far", MIB, 0.0), "there is none beside it"
     alone.block_seconds = 0.15
-    assert alone.planner.dear(b"", "far", MIB, 0.0)
+    assert not alone.planner.dear(b"", "far", MIB, 0.9), "it is looked at each second"
+    assert alone.planner.dear(b"", "far", MIB, 1.0)
     alone.block_seconds = 0.5
-    assert not alone.planner.dear(b"", "far", MIB, 0.0)
+    assert not alone.planner.dear(b"", "far", MIB, 2.0)
     fast = Bench()
     for name, rate in (("near", 1e9), ("there", 1e8)):
         fast.peer(name, range(100), rate=rate)
