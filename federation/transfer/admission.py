@@ -36,8 +36,6 @@ class _Item(NamedTuple):
     block: StagedBlock
     context: Context
     """The trace of the pull that brought it."""
-    before: str
-    """Key of the block before it in its chain, if that is known."""
 
 
 class Writer(Protocol):
@@ -98,21 +96,29 @@ class Admission:
         Args:
             before: key of the block before it in the chain; empty where there is none, or nobody knows.
         """
+        self._chain(block, before)
         if self._policy.given(key_hash(block.fingerprint, block.key), self._dear(block)):
-            self._put(block, before)
+            self._put(block)
 
-    def keep(self, block: StagedBlock) -> None:
+    def keep(self, block: StagedBlock, before: str = "") -> None:
         """Puts a block into the local pool whatever the policy says: somebody asked for just that. Never
         waits."""
+        self._chain(block, before)
         self._put(block)
 
     def read_on(self, fingerprint: bytes, before: str) -> None:
         """An engine asks for what comes after this block, which it has. Never waits."""
         self._copies.used(fingerprint, key_hash(fingerprint, before))
 
-    def _put(self, block: StagedBlock, before: str = "") -> None:
+    def _chain(self, block: StagedBlock, before: str) -> None:
+        if before:
+            fingerprint = block.fingerprint
+            names = key_hash(fingerprint, block.key), key_hash(fingerprint, before)
+            self._copies.comes_after(fingerprint, *names)
+
+    def _put(self, block: StagedBlock) -> None:
         try:
-            self._queue.put_nowait(_Item(block, get_current(), before))
+            self._queue.put_nowait(_Item(block, get_current()))
         except asyncio.QueueFull:
             counters.add("moonmesh_admission_shed_total")
 
@@ -168,15 +174,12 @@ class Admission:
                 PUT_SECONDS,
             )
         # From the tail on: of a chain what comes first is to be known as the latest.
-        for item, entry, outcome in reversed(list(zip(batch, entries, outcomes, strict=True))):
-            if outcome.status is not Status.STORED:
+        for entry, outcome in reversed(list(zip(entries, outcomes, strict=True))):
+            if outcome.status is Status.STORED:
+                counters.add("moonmesh_admitted_total")
+                self._ledger.admitted(entry)
+            else:
                 counters.add("moonmesh_admission_failed_total")
-                continue
-            counters.add("moonmesh_admitted_total")
-            self._ledger.admitted(entry)
-            if item.before:
-                before = name_of(entry.fingerprint, item.before)
-                self._copies.comes_after(entry.fingerprint, entry.name, before)
 
 
 def _entry(b: StagedBlock) -> Entry:

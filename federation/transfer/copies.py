@@ -17,6 +17,8 @@ COPIES_MAX: Final = 262_144
 """Copies that there may be, however small; 300 bytes of memory each."""
 ANCESTORS_MAX: Final = 65_536
 """Blocks of a chain that are of use with one behind them: no chain is longer."""
+COMING_MAX: Final = 65_536
+"""Blocks that are no copies yet, of which it is known what comes before them."""
 LOW_PERCENT: Final = 90
 """Of the quota, down to which it is given back once it is exceeded: in large pieces, not one by one."""
 
@@ -43,6 +45,9 @@ class Copies:
         self._percent = percent
         self._copies_max = copies_max
         self._copies: OrderedDict[Named, _Copy] = OrderedDict()  # the first to go first
+        self._coming: OrderedDict[Named, int] = (
+            OrderedDict()
+        )  # what comes before blocks that are no copies yet
         self._wanted = 0  # the largest that there was no room for
         self.bytes = 0
         """Payload of all copies."""
@@ -73,11 +78,16 @@ class Copies:
             self._add((fingerprint, name), held.size)
 
     def comes_after(self, fingerprint: bytes, name: int, before: int) -> None:
-        """A copy is of use with those before it in its chain, and is gone before them."""
+        """A block, which may be a copy now or soon, is of use with those before it in its chain, and goes
+        before them."""
         copy = self._copies.get((fingerprint, name))
-        if copy is not None:
-            copy.before = before
-            self.used(fingerprint, before)
+        if copy is None:
+            self._coming[fingerprint, name] = before
+            if len(self._coming) > COMING_MAX:
+                self._coming.popitem(last=False)
+            return
+        copy.before = before
+        self.used(fingerprint, before)
 
     def used(self, fingerprint: bytes, name: int) -> None:
         """A copy, if it is one, was of use, and so were those before it in its chain."""
@@ -111,8 +121,10 @@ class Copies:
     def _add(self, named: Named, size: int) -> None:
         # What is too much, from a journal say, is not counted; Mooncake evicts it in its time.
         if len(self._copies) < 2 * self._copies_max:
-            self._copies[named] = _Copy(size)
+            copy = self._copies[named] = _Copy(size, self._coming.pop(named, None))
             self.bytes += size
+            if copy.before is not None:
+                self.used(named[0], copy.before)
 
     def _drop(self, named: Named) -> None:
         copy = self._copies.pop(named, None)

@@ -49,7 +49,7 @@ class EngineService:
         exported: those that some peer may import: only their blocks need to be attributed.
         given: told of each block of a peer that an engine was given, and of the key before it in its chain.
         read_on: told of a key that an engine has, and after which it reads on.
-        prefetched: told of each that has landed for somebody who looks ahead.
+        prefetched: told the same of each that has landed for somebody who looks ahead.
         touch: told which namespace engines use.
         on_error: told what went wrong, for the log and `status`.
     """
@@ -65,7 +65,7 @@ class EngineService:
         puller: Puller,
         given: Callable[[StagedBlock, str], None],
         read_on: Callable[[bytes, str], None],
-        prefetched: Callable[[StagedBlock], None],
+        prefetched: Callable[[StagedBlock, str], None],
         touch: Callable[[bytes], None],
         limits: Limits,
         on_error: Callable[[str], None],
@@ -183,8 +183,10 @@ class EngineService:
                 await ask.settle(wait)
                 landed = bytes(ask.landed(index) for index in range(len(ask)))
                 if request.pull_class == engine_pb2.PREFETCH:
+                    before = ""
                     for block in ask.here():
-                        self._prefetched(block)
+                        self._prefetched(block, before)
+                        before = block.key
             finally:
                 ask.leave()
             here.set_attribute("moonmesh.blocks", sum(landed))

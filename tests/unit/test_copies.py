@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from federation import removal as removal_module
 from federation.giving_back import GivingBack
 from federation.removal import Removal
-from federation.transfer.copies import LOW_PERCENT, Copies
+from federation.transfer.copies import COMING_MAX, LOW_PERCENT, Copies
 from local_group.admin import Segment
 from local_group.holdings import Change, Holdings
 from local_group.names import name_of
@@ -123,6 +123,13 @@ def test_what_was_of_no_use_for_longest_goes_first_and_of_a_chain_its_tail() -> 
     assert pool.surplus("abcxy") == "cyxba"
 
 
+def test_what_comes_before_blocks_that_are_no_copies_is_known_of_so_many() -> None:
+    pool = Pool()
+    for n in range(COMING_MAX + 10):
+        pool.copies.comes_after(FP, n, n + 1)
+    assert len(pool.copies._coming) == COMING_MAX
+
+
 def test_a_chain_that_bites_its_tail_is_only_strange() -> None:
     pool = Pool()
     for key in "ab":
@@ -156,7 +163,11 @@ def test_a_block_is_never_given_back_before_those_behind_it(
             fresh = pool.holdings.get(FP, key) is None
             if fresh:
                 linked.pop(key, None)
-            pool.pulled(key, 1 + place, before)
+            if fresh and before and chain % 2:  # it is known before it is a copy
+                pool.copies.comes_after(FP, name_of(FP, key), name_of(FP, before))
+                pool.pulled(key, 1 + place)
+            else:
+                pool.pulled(key, 1 + place, before)
             if before:
                 linked[key] = before
         elif what == "write" and pool.holdings.get(FP, key) is None:

@@ -100,7 +100,7 @@ class Place:
             puller=None,  # type: ignore[arg-type]
             given=lambda block, before: None,
             read_on=lambda fingerprint, before: None,
-            prefetched=lambda block: None,
+            prefetched=lambda block, before: None,
             touch=lambda fingerprint: None,
             limits=Limits(),
             on_error=self.problems.append,

@@ -212,6 +212,6 @@ def test_a_line_is_dear_beside_a_much_faster_one_or_beside_computing() -> None:
     alone.block_seconds = 0.5
     assert not alone.planner.dear(b"", "far", MIB, 2.0)
     fast = Bench()
-    for name, rate in (("near", 1e9), ("there", 1e8)):
+    for name, rate in (("near", 1e9), ("there", 1.2e8)):
         fast.peer(name, range(100), rate=rate)
-    assert not fast.planner.dear(b"", "there", MIB, 0.0), "ten times slower, and fast enough"
+    assert not fast.planner.dear(b"", "there", MIB, 0.0), "eight times slower, and fast enough"
