@@ -32,8 +32,8 @@ from federation.identity import stored_key
 from local_group.scheduling import one_share
 
 OWNER, READER = "g0", "g1"
-DIGESTS: Final = 2
-"""Of each block: at its owner before it is sent, and at the engine that takes it over."""
+DIGESTS: Final = 3
+"""Of each block: at its owner before it is sent, at the gateway that pulls it, and at the engine."""
 GIB: Final = 1 << 30
 LEASE_MS: Final = 500
 LIMITS: Final = {

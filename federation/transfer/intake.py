@@ -76,7 +76,7 @@ class Intake:
         decoder = Decoder(
             [w.max_size for w in part],
             self._limits.message_bytes + HEADER_BYTES * (1 + len(part)),
-            lambda size: self._staging.reserve(size, time.monotonic(), source.name),
+            lambda index, size: self._staging.reserve(size, time.monotonic(), source.name),
         )
         request = peer_pb2.PullRequest(
             fingerprint=fingerprint,

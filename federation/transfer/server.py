@@ -209,24 +209,45 @@ class BlockServer:
         unattested: bool,
     ) -> AsyncGenerator[list[_Wanted], None]:
         """The request in slices that are copied out of Mooncake in one go."""
-        window: list[_Wanted] = []
-        room = self._limits.serve_window_bytes
-        for index, key in enumerate(keys):
-            if index % WINDOW_BLOCKS == 0:
-                sizes = await self._sizes(fingerprint, keys[index : index + WINDOW_BLOCKS])
+        for start in range(0, len(keys), WINDOW_BLOCKS):
+            part = slice(start, start + WINDOW_BLOCKS)
+            window: list[_Wanted] = []
+            room = self._limits.serve_window_bytes
+            for wanted in await self._look(
+                fingerprint, start, keys[part], max_sizes[part], unattested
+            ):
+                if window and wanted.size > room:
+                    yield window
+                    window, room = [], self._limits.serve_window_bytes
+                window.append(wanted)
+                room -= wanted.size
+            if window:
+                yield window
+
+    async def _look(
+        self,
+        fingerprint: Fingerprint,
+        start: int,
+        keys: Sequence[str],
+        max_sizes: Sequence[int],
+        unattested: bool,
+    ) -> list[_Wanted]:
+        """What there is of some keys, the first of which is at `start`. One question to the master for all:
+        what is evicted between it and the read is missed by the read."""
+        sizes = await self._sizes(fingerprint, keys)
+        wanted = []
+        for place, (key, max_size) in enumerate(zip(keys, max_sizes, strict=True), start):
             held = self._holdings.exportable(fingerprint, key)
             size = 0 if held is None else held.size or sizes.get(key, 0)
-            if held is not None and not (
-                0 < size <= max_sizes[index] and (unattested or held.attested)
-            ):
+            if held is not None and not (0 < size <= max_size and (unattested or held.attested)):
                 held, size = None, 0
-            if window and (size > room or len(window) >= WINDOW_BLOCKS):
-                yield window
-                window, room = [], self._limits.serve_window_bytes
-            window.append(_Wanted(index, key, held, size))
-            room -= size
-        if window:
-            yield window
+            wanted.append(_Wanted(place, key, held, size))
+        offered = [(each, each.held) for each in wanted if each.held is not None]
+        present = {each.place for each, _ in await self._check(fingerprint, offered)}
+        return [
+            each if each.place in present else _Wanted(each.place, each.key, None)
+            for each in wanted
+        ]
 
     async def _sizes(self, fingerprint: Fingerprint, keys: Sequence[str]) -> dict[str, int]:
         """Sizes of those that are offered and of which only Mooncake knows it."""
@@ -255,8 +276,7 @@ class BlockServer:
         window: Sequence[_Wanted],
         room: _Room,
     ) -> AsyncGenerator[bytes, None]:
-        offered = [(w, w.held) for w in window if w.held is not None]
-        here = await self._check(fingerprint, offered) if offered else []
+        here = [(w, w.held) for w in window if w.held is not None]
         read_as = {wanted.place: n for n, (wanted, _) in enumerate(here)}
         blocks: ReadBatch | None = None
         try:
@@ -296,7 +316,7 @@ class BlockServer:
     async def _check(
         self, fingerprint: Fingerprint, offered: Sequence[tuple[_Wanted, Held]]
     ) -> list[tuple[_Wanted, Held]]:
-        """What Mooncake has of the window, asked without taking a lease."""
+        """What Mooncake has of them, asked without taking a lease."""
         # What the master has just told the size of need not be asked for again.
         asked = [
             self._naming.stored(fingerprint, wanted.key) for wanted, held in offered if held.size
