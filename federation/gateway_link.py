@@ -173,12 +173,20 @@ class GatewayLink:
         return (landed + [False] * len(keys))[: len(keys)]
 
     def pull(
-        self, keys: Sequence[str], max_sizes: Sequence[int], into: Into, timeout: float
+        self,
+        keys: Sequence[str],
+        max_sizes: Sequence[int],
+        into: Into,
+        timeout: float,
+        before: str = "",
     ) -> Iterator[tuple[int, int]]:
         """Takes blocks of the chain into the caller's memory as they arrive; ends at the deadline, or early.
 
         Yields index and size of each that is there and as its writer wrote it. A chain that is too long for
         one request is pulled piece by piece, until one is incomplete.
+
+        Args:
+            before: the key before the first, if the caller has that block.
         """
         until = Deadline(timeout)
         for piece in self._limits.pieces(keys):
@@ -186,7 +194,11 @@ class GatewayLink:
                 return
             arrived, start = 0, piece.start
             here = partial(_shifted, into, start)
-            for index, size in self._taking.take(keys[piece], max_sizes[piece], here, until.left()):
+            if start:
+                before = keys[start - 1]
+            for index, size in self._taking.take(
+                keys[piece], max_sizes[piece], here, until.left(), before
+            ):
                 arrived += 1
                 yield start + index, size
             if arrived < piece.stop - start:

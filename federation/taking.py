@@ -88,7 +88,12 @@ class Taking:
                 log.warning("blocks of peers are not taken out of the gateway's memory: %s", error)
 
     def take(
-        self, keys: Sequence[str], max_sizes: Sequence[int], into: Into, timeout: float
+        self,
+        keys: Sequence[str],
+        max_sizes: Sequence[int],
+        into: Into,
+        timeout: float,
+        before: str = "",
     ) -> Iterator[tuple[int, int]]:
         """Index and size of each block of the chain, once it is in the caller's memory and found to be what
         its writer wrote; ends at the deadline, or early. Where nothing is told of, memory may have been
@@ -98,6 +103,7 @@ class Taking:
             keys=keys,
             max_sizes=max_sizes,
             pull_class=engine_pb2.FIRST_TOKEN,
+            before=before,
         )
         until = Deadline(timeout)
         try:

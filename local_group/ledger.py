@@ -268,7 +268,12 @@ class Ledger:
 
 def is_foreign(entry: Entry) -> bool:
     """Whether a block is known to have come from a peer."""
-    return entry.origin not in (OWN, UNKNOWN, CHANGED)
+    return is_foreign_origin(entry.origin)
+
+
+def is_foreign_origin(origin: str) -> bool:
+    """The same of what the holdings say."""
+    return origin not in (OWN, UNKNOWN, CHANGED)
 
 
 def own(fingerprint: bytes, block: Block, size: int, digest: bytes) -> Entry:

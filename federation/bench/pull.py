@@ -40,8 +40,10 @@ LIMITS: Final = {
     "staging_bytes": 2 * GIB,
     "staging_hold_ms": LEASE_MS,
     "peer_leased_bytes_min": GIB,
+    "foreign_percent": 100,
 }
-"""A pull is staged whole, and gone when the next one comes; a pool as small as this one may be read whole."""
+"""A pull is staged whole, and gone when the next one comes; a pool as small as this one may be read whole,
+and be full of copies."""
 ASK_S: Final = 0.02
 """Between two questions to a gateway how far it is."""
 VIEW_S: Final = 30.0

@@ -29,6 +29,12 @@ class ModeOption(str, enum.Enum):
     all = "all"
 
 
+class AdmitOption(str, enum.Enum):
+    second_hit = "second-hit"
+    always = "always"
+    never = "never"
+
+
 class PlacementOption(str, enum.Enum):
     random = "random"
     first_block = "first-block"
@@ -87,6 +93,13 @@ def replay(
     placement: Annotated[
         PlacementOption, typer.Option(help="Which group a request goes to.")
     ] = PlacementOption.random,
+    admit: Annotated[
+        AdmitOption, typer.Option(help="What the federated groups keep of what they pull.")
+    ] = AdmitOption.second_hit,
+    frontier: Annotated[
+        bool,
+        typer.Option("--frontier", help="Play it with the other policies too: hits and bytes."),
+    ] = False,
     concurrency: Annotated[int, typer.Option(min=8, max=256, help="Requests in flight.")] = 8,
     deadline_ms: Annotated[
         int, typer.Option(min=10, max=60_000, help="Of one read, and of one write.")
@@ -121,6 +134,8 @@ def replay(
                 concurrency=concurrency,
                 deadline_ms=deadline_ms,
                 port_base=port_base,
+                admit=admit.value,
+                frontier=frontier,
             ),
             progress,
         )
@@ -216,7 +231,10 @@ def admission(
     seed: Annotated[int, typer.Option(help="Of the random placement.")] = 0,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the report.")] = None,
 ) -> None:
-    """What each admission policy serves of a trace, and what it moves: policies alone, no processes."""
+    """What each admission policy serves of a trace, and what it moves: policies alone, no processes.
+
+    With more than two groups also what each does where they are in two regions, and lines between them dear.
+    """
     from federation.bench.admission import admission_report
     from federation.bench.command import ReplayCommand
     from federation.bench.report import check_writable

@@ -112,12 +112,15 @@ class Bench:
         *sources: FakeSource,
         claims: dict[str, Sequence[str]] | None = None,
         staging_bytes: int = 1 << 20,
+        staging: Staging | None = None,
         limits: Limits | None = None,
     ) -> None:
         if limits is not None:
             for source in sources:
                 source.guard = guard_for(source.name, limits)
-        self.staging = Staging(bytes_max=staging_bytes, hold=10.0)
+        self.staging = (
+            staging if staging is not None else Staging(bytes_max=staging_bytes, hold=10.0)
+        )
         self.landed: list[StagedBlock] = []
         self.views: dict[str, CatalogView] = {}
         for source in sources:

@@ -101,18 +101,20 @@ class ExistsReply(_message.Message):
     def __init__(self, landed: _Optional[bytes] = ...) -> None: ...
 
 class EnginePullRequest(_message.Message):
-    __slots__ = ("fingerprint", "keys", "max_sizes", "pull_class", "memory")
+    __slots__ = ("fingerprint", "keys", "max_sizes", "pull_class", "memory", "before")
     FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
     KEYS_FIELD_NUMBER: _ClassVar[int]
     MAX_SIZES_FIELD_NUMBER: _ClassVar[int]
     PULL_CLASS_FIELD_NUMBER: _ClassVar[int]
     MEMORY_FIELD_NUMBER: _ClassVar[int]
+    BEFORE_FIELD_NUMBER: _ClassVar[int]
     fingerprint: bytes
     keys: _containers.RepeatedScalarFieldContainer[str]
     max_sizes: _containers.RepeatedScalarFieldContainer[int]
     pull_class: PullClass
     memory: int
-    def __init__(self, fingerprint: _Optional[bytes] = ..., keys: _Optional[_Iterable[str]] = ..., max_sizes: _Optional[_Iterable[int]] = ..., pull_class: _Optional[_Union[PullClass, str]] = ..., memory: _Optional[int] = ...) -> None: ...
+    before: str
+    def __init__(self, fingerprint: _Optional[bytes] = ..., keys: _Optional[_Iterable[str]] = ..., max_sizes: _Optional[_Iterable[int]] = ..., pull_class: _Optional[_Union[PullClass, str]] = ..., memory: _Optional[int] = ..., before: _Optional[str] = ...) -> None: ...
 
 class LocateRequest(_message.Message):
     __slots__ = ("fingerprint", "keys")
@@ -129,7 +131,7 @@ class LocateReply(_message.Message):
     def __init__(self, groups: _Optional[_Iterable[_Union[Located, _Mapping]]] = ...) -> None: ...
 
 class Located(_message.Message):
-    __slots__ = ("group", "own", "blocks", "bytes", "bytes_estimated", "age_ms", "pull_ms", "usable", "reason")
+    __slots__ = ("group", "own", "blocks", "bytes", "bytes_estimated", "age_ms", "pull_ms", "usable", "reason", "compute_ms")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     OWN_FIELD_NUMBER: _ClassVar[int]
     BLOCKS_FIELD_NUMBER: _ClassVar[int]
@@ -139,6 +141,7 @@ class Located(_message.Message):
     PULL_MS_FIELD_NUMBER: _ClassVar[int]
     USABLE_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    COMPUTE_MS_FIELD_NUMBER: _ClassVar[int]
     group: str
     own: bool
     blocks: int
@@ -148,7 +151,8 @@ class Located(_message.Message):
     pull_ms: float
     usable: bool
     reason: str
-    def __init__(self, group: _Optional[str] = ..., own: bool = ..., blocks: _Optional[int] = ..., bytes: _Optional[int] = ..., bytes_estimated: bool = ..., age_ms: _Optional[float] = ..., pull_ms: _Optional[float] = ..., usable: bool = ..., reason: _Optional[str] = ...) -> None: ...
+    compute_ms: float
+    def __init__(self, group: _Optional[str] = ..., own: bool = ..., blocks: _Optional[int] = ..., bytes: _Optional[int] = ..., bytes_estimated: bool = ..., age_ms: _Optional[float] = ..., pull_ms: _Optional[float] = ..., usable: bool = ..., reason: _Optional[str] = ..., compute_ms: _Optional[float] = ...) -> None: ...
 
 class StatusRequest(_message.Message):
     __slots__ = ()
