@@ -25,6 +25,7 @@ from federation.request_limits import RequestLimits
 from federation.taken import Taken
 from federation.telemetry import inject
 from federation.timeouts import Deadline
+from federation.transfer.fair import PullClass
 from federation.transfer.frames import Block, Decoder
 from federation.transfer.handover import ATTACH_METHOD, EXISTS_METHOD, PULL_METHOD, REPORT_METHOD
 from federation.trust.credentials import EngineCredentials
@@ -157,7 +158,7 @@ class GatewayLink:
                 fingerprint=self._fingerprint,
                 keys=keys[piece],
                 wait_ms=max(0, int(1000 * min(wait, until.left()))),
-                pull_class=engine_pb2.FIRST_TOKEN,
+                pull_class=PullClass.FIRST_TOKEN.name,
             )
             try:
                 raw = self._exists(
@@ -198,7 +199,7 @@ class GatewayLink:
             fingerprint=self._fingerprint,
             keys=keys,
             max_sizes=max_sizes,
-            pull_class=engine_pb2.FIRST_TOKEN,
+            pull_class=PullClass.FIRST_TOKEN.name,
         )
         decoder = Decoder(max_sizes, MESSAGE_BYTES_MAX)
         call = self._pull(request.SerializeToString(), timeout=timeout, metadata=inject())

@@ -21,6 +21,7 @@ from federation.identity import DIGEST_BYTES, Envelope, Fingerprint
 from federation.keys.namespace import Namespace
 from federation.telemetry import SPAN_GATEWAY_PULL, SpanKind, extract, span
 from federation.transfer.checks import RequestError, check_keys
+from federation.transfer.fair import PullClass
 from federation.transfer.frames import Encoder
 from federation.transfer.puller import Puller
 from federation.transfer.staging import StagedBlock
@@ -169,12 +170,17 @@ class EngineService:
             background = self._limits.background_pull_ms / 1000
             wait = min(request.wait_ms, self._limits.pull_timeout_ms) / 1000
             ask = self._puller.ask(
-                fingerprint, keys, sizes, timeout=wait + background, background=background
+                fingerprint,
+                keys,
+                sizes,
+                timeout=wait + background,
+                background=background,
+                pull_class=PullClass.told(request.pull_class),
             )
             try:
                 await ask.settle(wait)
                 landed = bytes(ask.landed(index) for index in range(len(ask)))
-                if request.pull_class == engine_pb2.PREFETCH:
+                if PullClass.told(request.pull_class) is PullClass.PREFETCH:
                     for block in ask.here():
                         self._prefetched(block)
             finally:
@@ -199,13 +205,19 @@ class EngineService:
             SPAN_GATEWAY_PULL,
             {
                 "moonmesh.keys": len(keys),
-                "moonmesh.class": engine_pb2.PullClass.Name(request.pull_class),
+                "moonmesh.class": PullClass.told(request.pull_class).name,
             },
             parent=extract(context.invocation_metadata()),
             kind=SpanKind.SERVER,
         ) as here:
             self._touch(fingerprint)
-            ask = self._puller.ask(fingerprint, keys, sizes, timeout=timeout)
+            ask = self._puller.ask(
+                fingerprint,
+                keys,
+                sizes,
+                timeout=timeout,
+                pull_class=PullClass.told(request.pull_class),
+            )
             handed = 0
             encoder = Encoder(self._limits.message_bytes)
             try:

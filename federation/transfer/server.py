@@ -23,6 +23,7 @@ from federation.limits.guards import Guards
 from federation.limits.names import GuardName
 from federation.limits.ticket import Refusal, Ticket
 from federation.telemetry import SPAN_SERVE_CHECK, SPAN_SERVE_READ, span
+from federation.transfer.fair import PullClass
 from federation.transfer.frames import Encoder
 from federation.transfer.losses import Losses
 from federation.transfer.pool import PoolSize, Sized
@@ -36,6 +37,8 @@ READ_SECONDS = 2.0
 """How long a window may take to be copied out of Mooncake before its blocks count as missing."""
 UNWELL = "its Mooncake does not answer"
 """Said to the peer that asks."""
+MESSAGE_BYTES_MIN = 64 * 1024
+"""Of a message, however little a peer wants at a time: each has a cost."""
 WINDOW_BLOCKS = 256
 """Blocks copied in one call at most: what a check of the master costs, and one batch of a read."""
 
@@ -74,13 +77,20 @@ class _Room:
     """What one window takes up for a peer: leases in the pool, and bounce memory until it is sent."""
 
     def __init__(
-        self, turns: Turns, guard: Guard, ticket: Ticket, until: float, patience: float
+        self,
+        turns: Turns,
+        guard: Guard,
+        ticket: Ticket,
+        until: float,
+        patience: float,
+        flow: tuple[PullClass, bytes],
     ) -> None:
         self._turns = turns
         self._guard = guard
         self._ticket = ticket
         self._until = until
         self._patience = patience
+        self._flow = flow
         self._held = 0
 
     async def take(self, size: int) -> None:
@@ -90,7 +100,9 @@ class _Room:
             ShedError: there is none.
         """
         until = min(self._until, asyncio.get_running_loop().time() + self._patience)
-        refusal = await self._turns.hold(self._guard, self._ticket, GuardName.WINDOW, size, until)
+        refusal = await self._turns.hold(
+            self._guard, self._ticket, GuardName.WINDOW, size, until, *self._flow
+        )
         if refusal is not None:
             raise _shed(refusal)
         self._held = size
@@ -178,10 +190,14 @@ class BlockServer:
         until: float,
         *,
         unattested: bool = False,
+        pull_class: PullClass = PullClass.BATCH,
+        message_bytes: int = 0,
     ) -> AsyncGenerator[bytes, None]:
         """The messages of one answer, in the order of `keys`.
 
         Args:
+            pull_class: how urgent it is to the peer: who waits for memory waits in that order.
+            message_bytes: of one message, where they are to be smaller than this group's; 0: they are not.
             unattested: the peer takes blocks whose writer's digest nobody knows.
             guard: of the peer that asks; with the `ticket` that it gave.
             until: when it is over, in loop time.
@@ -191,11 +207,14 @@ class BlockServer:
             UnwellError: Mooncake does not answer. What was sent so far stands.
         """
         self._pool.look()
-        encoder = Encoder(self._limits.message_bytes)
+        fill = self._limits.message_bytes
+        if message_bytes:
+            fill = min(fill, max(MESSAGE_BYTES_MIN, message_bytes))
+        encoder = Encoder(fill)
         patience = self._limits.peer_window_wait_ms / 1000
         async with aclosing(self._windows(fingerprint, keys, max_sizes, unattested)) as windows:
             async for window in windows:
-                room = _Room(self._turns, guard, ticket, until, patience)
+                room = _Room(self._turns, guard, ticket, until, patience, (pull_class, fingerprint))
                 async with aclosing(self._window(encoder, fingerprint, window, room)) as messages:
                     async for message in messages:
                         yield message

@@ -22,61 +22,60 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from moonmesh.v1 import pull_pb2 as moonmesh_dot_v1_dot_pull__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18moonmesh/v1/engine.proto\x12\x0bmoonmesh.v1\"8\n\rAttachRequest\x12\x15\n\renvelope_json\x18\x01 \x01(\t\x12\x10\n\x08patterns\x18\x02 \x03(\t\"\x80\x01\n\x0b\x41ttachReply\x12\r\n\x05group\x18\x01 \x01(\t\x12\x13\n\x0b\x66ingerprint\x18\x02 \x01(\x0c\x12\x11\n\tfederated\x18\x03 \x01(\x08\x12\x0e\n\x06reason\x18\x04 \x01(\t\x12*\n\x06limits\x18\x05 \x01(\x0b\x32\x1a.moonmesh.v1.RequestLimits\"m\n\rRequestLimits\x12\x0c\n\x04keys\x18\x01 \x01(\r\x12\x0f\n\x07reports\x18\x02 \x01(\r\x12\x11\n\tkey_bytes\x18\x03 \x01(\r\x12\x13\n\x0b\x62lock_bytes\x18\x04 \x01(\x04\x12\x15\n\rmessage_bytes\x18\x05 \x01(\x04\"Z\n\x07Written\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x0c\n\x04size\x18\x02 \x01(\x04\x12\x0e\n\x06\x64igest\x18\x03 \x01(\x0c\x12\x16\n\x0e\x63hain_position\x18\x04 \x01(\r\x12\x0c\n\x04name\x18\x05 \x01(\x06\"K\n\rReportRequest\x12\x13\n\x0b\x66ingerprint\x18\x01 \x01(\x0c\x12%\n\x07written\x18\x02 \x03(\x0b\x32\x14.moonmesh.v1.Written\"\r\n\x0bReportReply\"o\n\rExistsRequest\x12\x13\n\x0b\x66ingerprint\x18\x01 \x01(\x0c\x12\x0c\n\x04keys\x18\x02 \x03(\t\x12\x0f\n\x07wait_ms\x18\x03 \x01(\r\x12*\n\npull_class\x18\x04 \x01(\x0e\x32\x16.moonmesh.v1.PullClass\"\x1d\n\x0b\x45xistsReply\x12\x0e\n\x06landed\x18\x01 \x01(\x0c\"u\n\x11\x45nginePullRequest\x12\x13\n\x0b\x66ingerprint\x18\x01 \x01(\x0c\x12\x0c\n\x04keys\x18\x02 \x03(\t\x12\x11\n\tmax_sizes\x18\x03 \x03(\x04\x12*\n\npull_class\x18\x04 \x01(\x0e\x32\x16.moonmesh.v1.PullClass\"2\n\rLocateRequest\x12\x13\n\x0b\x66ingerprint\x18\x01 \x01(\x0c\x12\x0c\n\x04keys\x18\x02 \x03(\t\"3\n\x0bLocateReply\x12$\n\x06groups\x18\x01 \x03(\x0b\x32\x14.moonmesh.v1.Located\"\xde\x01\n\x07Located\x12\r\n\x05group\x18\x01 \x01(\t\x12\x0b\n\x03own\x18\x02 \x01(\x08\x12\x13\n\x06\x62locks\x18\x03 \x01(\rH\x00\x88\x01\x01\x12\x12\n\x05\x62ytes\x18\x04 \x01(\x04H\x01\x88\x01\x01\x12\x17\n\x0f\x62ytes_estimated\x18\x05 \x01(\x08\x12\x13\n\x06\x61ge_ms\x18\x06 \x01(\x01H\x02\x88\x01\x01\x12\x14\n\x07pull_ms\x18\x07 \x01(\x01H\x03\x88\x01\x01\x12\x0e\n\x06usable\x18\x08 \x01(\x08\x12\x0e\n\x06reason\x18\t \x01(\tB\t\n\x07_blocksB\x08\n\x06_bytesB\t\n\x07_age_msB\n\n\x08_pull_ms\"\x0f\n\rStatusRequest\"\"\n\x0bStatusReply\x12\x13\n\x0bstatus_json\x18\x01 \x01(\t\"\\\n\x0cPurgeRequest\x12\x0e\n\x06origin\x18\x01 \x01(\t\x12\x12\n\x05\x65poch\x18\x02 \x01(\x04H\x00\x88\x01\x01\x12\r\n\x05\x66orce\x18\x03 \x01(\x08\x12\x0f\n\x07seconds\x18\x04 \x01(\rB\x08\n\x06_epoch\"<\n\nPurgeReply\x12\x0f\n\x07removed\x18\x01 \x01(\x04\x12\x0c\n\x04left\x18\x02 \x01(\x04\x12\x0f\n\x07origins\x18\x03 \x03(\t\"\"\n\x12ReleasePeerRequest\x12\x0c\n\x04peer\x18\x01 \x01(\t\"@\n\x10ReleasePeerReply\x12\r\n\x05known\x18\x01 \x01(\x08\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\r\n\x05peers\x18\x03 \x03(\t\"\x14\n\x12NamespacesQuestion\"+\n\x10NamespacesAnswer\x12\x17\n\x0fnamespaces_json\x18\x01 \x01(\t*Q\n\tPullClass\x12\x1a\n\x16PULL_CLASS_UNSPECIFIED\x10\x00\x12\x0f\n\x0b\x46IRST_TOKEN\x10\x01\x12\t\n\x05\x42\x41TCH\x10\x02\x12\x0c\n\x08PREFETCH\x10\x03\x32\xc8\x01\n\x06\x45ngine\x12>\n\x06\x41ttach\x12\x1a.moonmesh.v1.AttachRequest\x1a\x18.moonmesh.v1.AttachReply\x12>\n\x06Report\x12\x1a.moonmesh.v1.ReportRequest\x1a\x18.moonmesh.v1.ReportReply\x12>\n\x06\x45xists\x12\x1a.moonmesh.v1.ExistsRequest\x1a\x18.moonmesh.v1.ExistsReply2H\n\x06Router\x12>\n\x06Locate\x12\x1a.moonmesh.v1.LocateRequest\x1a\x18.moonmesh.v1.LocateReply2\xa1\x02\n\x05\x41\x64min\x12>\n\x06Status\x12\x1a.moonmesh.v1.StatusRequest\x1a\x18.moonmesh.v1.StatusReply\x12;\n\x05Purge\x12\x19.moonmesh.v1.PurgeRequest\x1a\x17.moonmesh.v1.PurgeReply\x12M\n\x0bReleasePeer\x12\x1f.moonmesh.v1.ReleasePeerRequest\x1a\x1d.moonmesh.v1.ReleasePeerReply\x12L\n\nNamespaces\x12\x1f.moonmesh.v1.NamespacesQuestion\x1a\x1d.moonmesh.v1.NamespacesAnswerb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18moonmesh/v1/engine.proto\x12\x0bmoonmesh.v1\x1a\x16moonmesh/v1/pull.proto\"8\n\rAttachRequest\x12\x15\n\renvelope_json\x18\x01 \x01(\t\x12\x10\n\x08patterns\x18\x02 \x03(\t\"\x80\x01\n\x0b\x41ttachReply\x12\r\n\x05group\x18\x01 \x01(\t\x12\x13\n\x0b\x66ingerprint\x18\x02 \x01(\x0c\x12\x11\n\tfederated\x18\x03 \x01(\x08\x12\x0e\n\x06reason\x18\x04 \x01(\t\x12*\n\x06limits\x18\x05 \x01(\x0b\x32\x1a.moonmesh.v1.RequestLimits\"m\n\rRequestLimits\x12\x0c\n\x04keys\x18\x01 \x01(\r\x12\x0f\n\x07reports\x18\x02 \x01(\r\x12\x11\n\tkey_bytes\x18\x03 \x01(\r\x12\x13\n\x0b\x62lock_bytes\x18\x04 \x01(\x04\x12\x15\n\rmessage_bytes\x18\x05 \x01(\x04\"Z\n\x07Written\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x0c\n\x04size\x18\x02 \x01(\x04\x12\x0e\n\x06\x64igest\x18\x03 \x01(\x0c\x12\x16\n\x0e\x63hain_position\x18\x04 \x01(\r\x12\x0c\n\x04name\x18\x05 \x01(\x06\"K\n\rReportRequest\x12\x13\n\x0b\x66ingerprint\x18\x01 \x01(\x0c\x12%\n\x07written\x18\x02 \x03(\x0b\x32\x14.moonmesh.v1.Written\"\r\n\x0bReportReply\"o\n\rExistsRequest\x12\x13\n\x0b\x66ingerprint\x18\x01 \x01(\x0c\x12\x0c\n\x04keys\x18\x02 \x03(\t\x12\x0f\n\x07wait_ms\x18\x03 \x01(\r\x12*\n\npull_class\x18\x04 \x01(\x0e\x32\x16.moonmesh.v1.PullClass\"\x1d\n\x0b\x45xistsReply\x12\x0e\n\x06landed\x18\x01 \x01(\x0c\"u\n\x11\x45nginePullRequest\x12\x13\n\x0b\x66ingerprint\x18\x01 \x01(\x0c\x12\x0c\n\x04keys\x18\x02 \x03(\t\x12\x11\n\tmax_sizes\x18\x03 \x03(\x04\x12*\n\npull_class\x18\x04 \x01(\x0e\x32\x16.moonmesh.v1.PullClass\"2\n\rLocateRequest\x12\x13\n\x0b\x66ingerprint\x18\x01 \x01(\x0c\x12\x0c\n\x04keys\x18\x02 \x03(\t\"3\n\x0bLocateReply\x12$\n\x06groups\x18\x01 \x03(\x0b\x32\x14.moonmesh.v1.Located\"\xde\x01\n\x07Located\x12\r\n\x05group\x18\x01 \x01(\t\x12\x0b\n\x03own\x18\x02 \x01(\x08\x12\x13\n\x06\x62locks\x18\x03 \x01(\rH\x00\x88\x01\x01\x12\x12\n\x05\x62ytes\x18\x04 \x01(\x04H\x01\x88\x01\x01\x12\x17\n\x0f\x62ytes_estimated\x18\x05 \x01(\x08\x12\x13\n\x06\x61ge_ms\x18\x06 \x01(\x01H\x02\x88\x01\x01\x12\x14\n\x07pull_ms\x18\x07 \x01(\x01H\x03\x88\x01\x01\x12\x0e\n\x06usable\x18\x08 \x01(\x08\x12\x0e\n\x06reason\x18\t \x01(\tB\t\n\x07_blocksB\x08\n\x06_bytesB\t\n\x07_age_msB\n\n\x08_pull_ms\"\x0f\n\rStatusRequest\"\"\n\x0bStatusReply\x12\x13\n\x0bstatus_json\x18\x01 \x01(\t\"\\\n\x0cPurgeRequest\x12\x0e\n\x06origin\x18\x01 \x01(\t\x12\x12\n\x05\x65poch\x18\x02 \x01(\x04H\x00\x88\x01\x01\x12\r\n\x05\x66orce\x18\x03 \x01(\x08\x12\x0f\n\x07seconds\x18\x04 \x01(\rB\x08\n\x06_epoch\"<\n\nPurgeReply\x12\x0f\n\x07removed\x18\x01 \x01(\x04\x12\x0c\n\x04left\x18\x02 \x01(\x04\x12\x0f\n\x07origins\x18\x03 \x03(\t\"\"\n\x12ReleasePeerRequest\x12\x0c\n\x04peer\x18\x01 \x01(\t\"@\n\x10ReleasePeerReply\x12\r\n\x05known\x18\x01 \x01(\x08\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\r\n\x05peers\x18\x03 \x03(\t\"\x14\n\x12NamespacesQuestion\"+\n\x10NamespacesAnswer\x12\x17\n\x0fnamespaces_json\x18\x01 \x01(\t2\xc8\x01\n\x06\x45ngine\x12>\n\x06\x41ttach\x12\x1a.moonmesh.v1.AttachRequest\x1a\x18.moonmesh.v1.AttachReply\x12>\n\x06Report\x12\x1a.moonmesh.v1.ReportRequest\x1a\x18.moonmesh.v1.ReportReply\x12>\n\x06\x45xists\x12\x1a.moonmesh.v1.ExistsRequest\x1a\x18.moonmesh.v1.ExistsReply2H\n\x06Router\x12>\n\x06Locate\x12\x1a.moonmesh.v1.LocateRequest\x1a\x18.moonmesh.v1.LocateReply2\xa1\x02\n\x05\x41\x64min\x12>\n\x06Status\x12\x1a.moonmesh.v1.StatusRequest\x1a\x18.moonmesh.v1.StatusReply\x12;\n\x05Purge\x12\x19.moonmesh.v1.PurgeRequest\x1a\x17.moonmesh.v1.PurgeReply\x12M\n\x0bReleasePeer\x12\x1f.moonmesh.v1.ReleasePeerRequest\x1a\x1d.moonmesh.v1.ReleasePeerReply\x12L\n\nNamespaces\x12\x1f.moonmesh.v1.NamespacesQuestion\x1a\x1d.moonmesh.v1.NamespacesAnswerb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'moonmesh.v1.engine_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_PULLCLASS']._serialized_start=1496
-  _globals['_PULLCLASS']._serialized_end=1577
-  _globals['_ATTACHREQUEST']._serialized_start=41
-  _globals['_ATTACHREQUEST']._serialized_end=97
-  _globals['_ATTACHREPLY']._serialized_start=100
-  _globals['_ATTACHREPLY']._serialized_end=228
-  _globals['_REQUESTLIMITS']._serialized_start=230
-  _globals['_REQUESTLIMITS']._serialized_end=339
-  _globals['_WRITTEN']._serialized_start=341
-  _globals['_WRITTEN']._serialized_end=431
-  _globals['_REPORTREQUEST']._serialized_start=433
-  _globals['_REPORTREQUEST']._serialized_end=508
-  _globals['_REPORTREPLY']._serialized_start=510
-  _globals['_REPORTREPLY']._serialized_end=523
-  _globals['_EXISTSREQUEST']._serialized_start=525
-  _globals['_EXISTSREQUEST']._serialized_end=636
-  _globals['_EXISTSREPLY']._serialized_start=638
-  _globals['_EXISTSREPLY']._serialized_end=667
-  _globals['_ENGINEPULLREQUEST']._serialized_start=669
-  _globals['_ENGINEPULLREQUEST']._serialized_end=786
-  _globals['_LOCATEREQUEST']._serialized_start=788
-  _globals['_LOCATEREQUEST']._serialized_end=838
-  _globals['_LOCATEREPLY']._serialized_start=840
-  _globals['_LOCATEREPLY']._serialized_end=891
-  _globals['_LOCATED']._serialized_start=894
-  _globals['_LOCATED']._serialized_end=1116
-  _globals['_STATUSREQUEST']._serialized_start=1118
-  _globals['_STATUSREQUEST']._serialized_end=1133
-  _globals['_STATUSREPLY']._serialized_start=1135
-  _globals['_STATUSREPLY']._serialized_end=1169
-  _globals['_PURGEREQUEST']._serialized_start=1171
-  _globals['_PURGEREQUEST']._serialized_end=1263
-  _globals['_PURGEREPLY']._serialized_start=1265
-  _globals['_PURGEREPLY']._serialized_end=1325
-  _globals['_RELEASEPEERREQUEST']._serialized_start=1327
-  _globals['_RELEASEPEERREQUEST']._serialized_end=1361
-  _globals['_RELEASEPEERREPLY']._serialized_start=1363
-  _globals['_RELEASEPEERREPLY']._serialized_end=1427
-  _globals['_NAMESPACESQUESTION']._serialized_start=1429
-  _globals['_NAMESPACESQUESTION']._serialized_end=1449
-  _globals['_NAMESPACESANSWER']._serialized_start=1451
-  _globals['_NAMESPACESANSWER']._serialized_end=1494
-  _globals['_ENGINE']._serialized_start=1580
-  _globals['_ENGINE']._serialized_end=1780
-  _globals['_ROUTER']._serialized_start=1782
-  _globals['_ROUTER']._serialized_end=1854
-  _globals['_ADMIN']._serialized_start=1857
-  _globals['_ADMIN']._serialized_end=2146
+  _globals['_ATTACHREQUEST']._serialized_start=65
+  _globals['_ATTACHREQUEST']._serialized_end=121
+  _globals['_ATTACHREPLY']._serialized_start=124
+  _globals['_ATTACHREPLY']._serialized_end=252
+  _globals['_REQUESTLIMITS']._serialized_start=254
+  _globals['_REQUESTLIMITS']._serialized_end=363
+  _globals['_WRITTEN']._serialized_start=365
+  _globals['_WRITTEN']._serialized_end=455
+  _globals['_REPORTREQUEST']._serialized_start=457
+  _globals['_REPORTREQUEST']._serialized_end=532
+  _globals['_REPORTREPLY']._serialized_start=534
+  _globals['_REPORTREPLY']._serialized_end=547
+  _globals['_EXISTSREQUEST']._serialized_start=549
+  _globals['_EXISTSREQUEST']._serialized_end=660
+  _globals['_EXISTSREPLY']._serialized_start=662
+  _globals['_EXISTSREPLY']._serialized_end=691
+  _globals['_ENGINEPULLREQUEST']._serialized_start=693
+  _globals['_ENGINEPULLREQUEST']._serialized_end=810
+  _globals['_LOCATEREQUEST']._serialized_start=812
+  _globals['_LOCATEREQUEST']._serialized_end=862
+  _globals['_LOCATEREPLY']._serialized_start=864
+  _globals['_LOCATEREPLY']._serialized_end=915
+  _globals['_LOCATED']._serialized_start=918
+  _globals['_LOCATED']._serialized_end=1140
+  _globals['_STATUSREQUEST']._serialized_start=1142
+  _globals['_STATUSREQUEST']._serialized_end=1157
+  _globals['_STATUSREPLY']._serialized_start=1159
+  _globals['_STATUSREPLY']._serialized_end=1193
+  _globals['_PURGEREQUEST']._serialized_start=1195
+  _globals['_PURGEREQUEST']._serialized_end=1287
+  _globals['_PURGEREPLY']._serialized_start=1289
+  _globals['_PURGEREPLY']._serialized_end=1349
+  _globals['_RELEASEPEERREQUEST']._serialized_start=1351
+  _globals['_RELEASEPEERREQUEST']._serialized_end=1385
+  _globals['_RELEASEPEERREPLY']._serialized_start=1387
+  _globals['_RELEASEPEERREPLY']._serialized_end=1451
+  _globals['_NAMESPACESQUESTION']._serialized_start=1453
+  _globals['_NAMESPACESQUESTION']._serialized_end=1473
+  _globals['_NAMESPACESANSWER']._serialized_start=1475
+  _globals['_NAMESPACESANSWER']._serialized_end=1518
+  _globals['_ENGINE']._serialized_start=1521
+  _globals['_ENGINE']._serialized_end=1721
+  _globals['_ROUTER']._serialized_start=1723
+  _globals['_ROUTER']._serialized_end=1795
+  _globals['_ADMIN']._serialized_start=1798
+  _globals['_ADMIN']._serialized_end=2087
 # @@protoc_insertion_point(module_scope)
