@@ -29,7 +29,7 @@ from federation.keys.namespace import Namespace
 from federation.keys.naming import Naming
 from federation.local_reads import local_exists
 from federation.memory import pointer_to
-from federation.peer_reads import fill_from_peers, landed_from_peers
+from federation.peer_reads import fill_from_peers, landed_from_peers, pull_one
 from federation.telemetry import (
     SPAN_ENGINE_EXISTS,
     SPAN_ENGINE_GET,
@@ -220,10 +220,10 @@ class FederatedStore:
             link = self._usable_link()
             wait = min(until.left(), self._federation_ms / 1000)
             if link is not None and name and link.limits.takes(key) and wait > 0:
-                for _, data in link.pull([key], [link.limits.block_bytes], wait):
+                for data in pull_one(link, key, wait):
                     self._seen.tiers = ["peer"]
                     here.set_attribute("moonmesh.peer_hits", 1)
-                    return bytes(data)
+                    return data
         self._seen.tiers = ["miss"]
         return b""
 

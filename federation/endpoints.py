@@ -15,12 +15,14 @@ from federation.config import GroupFile
 from federation.errors import MoonmeshError
 from federation.peers.arrivals import handshake_bounds, server_bounds
 from federation.peers.service import OVERSIZE_READ_FACTOR, PeerService
+from federation.transfer.passing import Passing
 from federation.trust.credentials import EngineCredentials, TlsIdentity
 
 if TYPE_CHECKING:
     from federation.following.leader import GroupService
     from federation.transfer.handover import EngineService
     from federation.transfer.locating import RouterService
+    from federation.transfer.slots import Slots
 
 STOP_SECONDS = 2.0
 """Grace for calls under way when the gateway is told to stop."""
@@ -38,6 +40,7 @@ class Endpoints:
     def __init__(self) -> None:
         self._servers: list[grpc.aio.Server] = []
         self._health = health.aio.HealthServicer()
+        self._passing: Passing | None = None
 
     async def serve_peers(self, config: GroupFile, service: PeerService, tls: TlsIdentity) -> None:
         """Listens for peers.
@@ -69,6 +72,7 @@ class Endpoints:
         router: RouterService,
         group: GroupService,
         admin: AdminService,
+        slots: Slots,
     ) -> None:
         """Listens for engines and the command line on this host; for followers too, where they have no other
         way: a socket does not tell a gateway from an engine.
@@ -92,6 +96,8 @@ class Endpoints:
             await self._start(server, f"unix:{socket}", None)
         finally:
             os.umask(before)
+        self._passing = Passing(slots)
+        self._passing.start(socket)
 
     async def serve_remote_engines(
         self,
@@ -128,6 +134,8 @@ class Endpoints:
 
     async def stop(self) -> None:
         """Closes all servers; calls under way have a grace of `STOP_SECONDS`."""
+        if self._passing is not None:
+            await self._passing.close()
         await asyncio.gather(*(server.stop(STOP_SECONDS) for server in self._servers))
 
     def _engine_server(

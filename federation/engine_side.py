@@ -13,6 +13,7 @@ from federation.transfer.handover import EngineService
 from federation.transfer.locating import Locator, RouterService
 from federation.transfer.policy import AdmissionPolicy
 from federation.transfer.puller import Puller
+from federation.transfer.slots import Slots
 from federation.transfer.staging import Staging
 from local_group.ledger import Ledger
 from local_group.store import StoreClient
@@ -22,6 +23,7 @@ from local_group.store import StoreClient
 class EngineSide:
     """What engines and routers of this group have of a gateway."""
 
+    slots: Slots
     staging: Staging
     admission: Admission
     puller: Puller
@@ -48,10 +50,12 @@ def engine_side(
         on_problem: told what an operator has to know.
     """
     limits = config.limits
+    slots = Slots(limits.staging_bytes)
     staging = Staging(
         bytes_max=limits.staging_bytes,
         hold=limits.staging_hold_ms / 1000,
         shares=guards.staging,
+        memory=slots.take,
     )
     admission = Admission(
         store=store,
@@ -81,6 +85,7 @@ def engine_side(
         touch=touch,
         limits=limits,
         on_error=on_problem,
+        slots=slots,
     )
     locator = Locator(
         group=config.name,
@@ -90,4 +95,4 @@ def engine_side(
         seconds=puller.speeds.seconds,
     )
     router = RouterService(locator=locator, namespaces=shared, touch=touch, limits=limits)
-    return EngineSide(staging, admission, puller, engines, router)
+    return EngineSide(slots, staging, admission, puller, engines, router)

@@ -178,6 +178,7 @@ class Gateway:
             store=store,
             holdings=holdings,
             staging=staging,
+            slots=side.slots,
             puller=puller,
             queues={
                 "admission_blocks": lambda: side.admission.queued,
@@ -207,7 +208,7 @@ class Gateway:
             if serving:
                 serving.begin()
             await endpoints.serve_engines(
-                config, side.engines, side.router, self._group, admin_service
+                config, side.engines, side.router, self._group, admin_service, side.slots
             )
             if inner:
                 await endpoints.serve_remote_engines(

@@ -12,22 +12,21 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import grpc
 
 from federation.counters import counters
-from federation.errors import PeerError
-from federation.identity import block_digest
 from federation.keys.namespace import Namespace
 from federation.request_limits import RequestLimits
 from federation.taken import Taken
+from federation.taking import MESSAGE_BYTES_MAX, Into, Taking
 from federation.telemetry import inject
 from federation.timeouts import Deadline
 from federation.transfer.fair import PullClass
-from federation.transfer.frames import Block, Decoder
-from federation.transfer.handover import ATTACH_METHOD, EXISTS_METHOD, PULL_METHOD, REPORT_METHOD
+from federation.transfer.handover import ATTACH_METHOD, EXISTS_METHOD, REPORT_METHOD
 from federation.trust.credentials import EngineCredentials
 from local_group.breaker import Breaker, BreakerLimits, BreakerState
 from moonmesh.v1 import engine_pb2
@@ -44,8 +43,6 @@ PROBE_SECONDS = 0.3
 """Deadline of an attachment that finds out whether a gateway, which let a call's deadline pass, hangs."""
 ATTACH_SECONDS = 10.0
 """Between two attachments to a gateway that answers: they tell that the namespace is in use."""
-MESSAGE_BYTES_MAX = 5 * 1024 * 1024
-"""The longest message of a pull: the largest `limits.message_bytes` a gateway may be given, and headers."""
 LOOK_AGAIN_SECONDS = 0.5
 """Between two looks for a gateway that is gone, at most: it is back within a second or two, and a look costs
 an attachment on a socket of this host."""
@@ -94,12 +91,10 @@ class GatewayLink:
         self._attach = self._channel.unary_unary(ATTACH_METHOD)
         self._report = self._channel.unary_unary(REPORT_METHOD)
         self._exists = self._channel.unary_unary(EXISTS_METHOD)
-        self._pull = self._channel.unary_stream(PULL_METHOD)
+        self._taking = Taking(self._channel, self._fingerprint, socket_of(target), self._failed)
         self._lock = threading.Lock()
         self._breaker = Breaker(_BREAKER, random.Random())
         self._reports: deque[engine_pb2.Written] = deque()
-        self.taken = Taken()
-        """What came from peers a short while ago."""
         self._answered = False
         self._federated = False
         self._reason = "not attached yet"
@@ -122,6 +117,11 @@ class GatewayLink:
     def limits(self) -> RequestLimits:
         """What fits one request to this gateway."""
         return self._limits
+
+    @property
+    def taken(self) -> Taken:
+        """What came from peers a short while ago."""
+        return self._taking.taken
 
     def state(self) -> str:
         """For `stats`: what is known of the gateway."""
@@ -174,53 +174,24 @@ class GatewayLink:
         return (landed + [False] * len(keys))[: len(keys)]
 
     def pull(
-        self, keys: Sequence[str], max_sizes: Sequence[int], timeout: float
-    ) -> Iterator[tuple[int, bytearray]]:
-        """Blocks of the chain as they arrive, with their places; ends at the deadline, or early.
+        self, keys: Sequence[str], max_sizes: Sequence[int], into: Into, timeout: float
+    ) -> Iterator[tuple[int, int]]:
+        """Takes blocks of the chain into the caller's memory as they arrive; ends at the deadline, or early.
 
-        Each block is checked against its digest here, on this process's own copy of it. A chain that is
-        too long for one request is pulled piece by piece, until one is incomplete.
+        Yields index and size of each that is there and as its writer wrote it. A chain that is too long for
+        one request is pulled piece by piece, until one is incomplete.
         """
         until = Deadline(timeout)
         for piece in self._limits.pieces(keys):
-            arrived = 0
             if until.left() <= 0:
                 return
-            for index, data in self._pull_piece(keys[piece], max_sizes[piece], until.left()):
+            arrived, start = 0, piece.start
+            here = partial(_shifted, into, start)
+            for index, size in self._taking.take(keys[piece], max_sizes[piece], here, until.left()):
                 arrived += 1
-                yield piece.start + index, data
-            if arrived < piece.stop - piece.start:
+                yield start + index, size
+            if arrived < piece.stop - start:
                 return
-
-    def _pull_piece(
-        self, keys: Sequence[str], max_sizes: Sequence[int], timeout: float
-    ) -> Iterator[tuple[int, bytearray]]:
-        request = engine_pb2.EnginePullRequest(
-            fingerprint=self._fingerprint,
-            keys=keys,
-            max_sizes=max_sizes,
-            pull_class=PullClass.FIRST_TOKEN.name,
-        )
-        decoder = Decoder(max_sizes, MESSAGE_BYTES_MAX)
-        call = self._pull(request.SerializeToString(), timeout=timeout, metadata=inject())
-        try:
-            for message in call:
-                for event in decoder.feed(message):
-                    if not isinstance(event, Block):
-                        continue
-                    digest = block_digest(self._fingerprint, keys[event.index], event.data)
-                    if digest != event.digest:
-                        counters.add("moonmesh_handover_digest_mismatch_total")
-                        return
-                    self.taken.note(keys[event.index], digest)
-                    yield event.index, event.data
-        except grpc.RpcError as error:
-            self._failed(error)
-        except PeerError as error:
-            counters.add("moonmesh_handover_errors_total")
-            log.warning("the gateway's answer is not understood: %s", error)
-        finally:
-            call.cancel()
 
     def close(self) -> None:
         """Ends the thread and the channel. What was not reported is not."""
@@ -282,6 +253,7 @@ class GatewayLink:
         if not reply.federated and (reply.reason != self._reason or not self._answered):
             log.warning("no federation through group %s: %s", reply.group, reply.reason)
         self._attached(reply.group)
+        self._taking.renew(reply.memory)
         self._limits = RequestLimits.told(reply.limits)
         self._reason, self._federated = reply.reason, reply.federated
         with self._lock:
@@ -336,8 +308,16 @@ class GatewayLink:
         return False
 
 
+def _shifted(into: Into, start: int, index: int, size: int) -> int:
+    return into(start + index, size)
+
+
+def socket_of(gateway: str) -> Path | None:
+    """The socket of a gateway on this host."""
+    return Path(gateway.removeprefix("unix:")) if gateway.startswith("unix:") else None
+
+
 def trace_folder(gateway: str) -> Path | None:
     """`data_dir/traces`, beside the spans of a gateway on this host."""
-    if not gateway.startswith("unix:"):
-        return None
-    return Path(gateway.removeprefix("unix:")).parent.parent / "traces"
+    socket = socket_of(gateway)
+    return None if socket is None else socket.parent.parent / "traces"

@@ -58,15 +58,16 @@ def main() -> int:
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
         stream=sys.stderr,
     )
-    logging.getLogger("httpx").setLevel(logging.WARNING)
     shutdown = None
     try:
         config = load_group(path)
         spawner = _start_serving(config)
         from federation import telemetry
+        from federation.allocator import keep_memory_of_messages
         from federation.peering import load_membership
 
         shutdown = telemetry.shutdown
+        keep_memory_of_messages()
         member = load_membership(config)
         telemetry.setup("gateway", config.name, config.trace_dir)
         asyncio.run(_serve(config, member, spawner))

@@ -56,8 +56,8 @@ class Limits(BaseModel):
 
     # Memory and its use
     staging_bytes: Annotated[int, _Bytes, _count(16 * MIB, 1024 * GIB)] = 256 * MIB
-    """Bytes of staging, where pulled blocks land. Two blocks at least. Full: what does not
-    fit is a miss."""
+    """Bytes of staging, where pulled blocks land: shared memory, which engines of the host read. What was
+    used once stays with the gateway. Two blocks at least. Full: what does not fit is a miss."""
     staging_hold_ms: Annotated[int, _count(100, _LEASE_MS_MAX)] = 10_000
     """ms for which a landed block is held: at least `master.lease_ttl_ms`, since engines are told that
     it exists."""

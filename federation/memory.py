@@ -20,10 +20,10 @@ def pointer_to(view: memoryview) -> tuple[int, Any]:
     return ctypes.cast(owner, ctypes.c_void_p).value or 0, owner
 
 
-def copy_to(pointer: int, data: bytearray) -> None:
-    """Copies `data` to an address. The caller vouches for the address and the room there."""
-    ctypes.memmove(pointer, _buffer(data), len(data))
+def copy_between(source: int, target: int, size: int) -> None:
+    """Copies bytes between addresses; other threads run meanwhile. The caller vouches for both."""
+    ctypes.memmove(target, source, size)
 
 
-def _buffer(data: bytearray | memoryview) -> Any:
+def _buffer(data: memoryview) -> Any:
     return (ctypes.c_char * len(data)).from_buffer(data)

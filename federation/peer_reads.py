@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from federation.codes import INVALID_PARAMS
 from federation.gateway_link import GatewayLink
-from federation.memory import copy_to
+from federation.memory import pointer_to
 
 
 def fill_from_peers(
@@ -31,12 +31,22 @@ def fill_from_peers(
         return
     wanted = [keys[place] for place in absent]
     room = [int(sizes[place]) for place in absent]
-    for index, data in link.pull(wanted, room, wait):
-        place = absent[index]
-        # The copy is made by the caller's thread, before its call returns: nobody touches its memory
-        # later.
-        copy_to(int(pointers[place]), data)
-        yield place, len(data)
+    # Copies are made by the caller's thread, before its call returns: nobody touches its memory later.
+    into = [int(pointers[place]) for place in absent]
+    for index, size in link.pull(wanted, room, lambda index, size: into[index], wait):
+        yield absent[index], size
+
+
+def pull_one(link: GatewayLink, key: str, wait: float) -> Iterator[bytes]:
+    """The block, if a peer has it, within `wait` seconds."""
+    memory = bytearray()
+
+    def into(index: int, size: int) -> int:
+        memory.extend(bytes(size))
+        return pointer_to(memoryview(memory))[0]
+
+    for _ in link.pull([key], [link.limits.block_bytes], into, wait):
+        yield bytes(memory)
 
 
 def landed_from_peers(

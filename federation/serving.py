@@ -252,7 +252,6 @@ def main() -> int:
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
         stream=sys.stderr,
     )
-    logging.getLogger("httpx").setLevel(logging.WARNING)
     end = socket.socket(fileno=channel)
     end.set_inheritable(False)
     farewell = end.dup()

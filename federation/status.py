@@ -18,6 +18,7 @@ from federation.peers.child import ServingProcess
 from federation.peers.gateways import NOT_YET
 from federation.peers.side import PeerSide
 from federation.transfer.puller import Puller
+from federation.transfer.slots import Slots
 from federation.transfer.staging import Staging
 from federation.trust.handshakes import RefusalLog
 from gossip.quarantine import Quarantine
@@ -66,6 +67,7 @@ class StatusReport:
         store: StoreClient,
         holdings: Holdings,
         staging: Staging,
+        slots: Slots,
         puller: Puller,
         queues: Mapping[str, Callable[[], int]],
         problems: Problems,
@@ -82,6 +84,7 @@ class StatusReport:
         self._store = store
         self._holdings = holdings
         self._staging = staging
+        self._slots = slots
         self._puller = puller
         self._queues = queues
         self._problems = problems
@@ -129,6 +132,7 @@ class StatusReport:
                 "blocks": len(self._staging),
                 "bytes": self._staging.bytes,
                 "reserved": self._staging.reserved,
+                "memory_used": self._slots.used_bytes,
                 "refused": self._staging.refused,
             },
             "pulls": {

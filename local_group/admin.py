@@ -10,14 +10,15 @@ from types import TracebackType
 from typing import Any
 from urllib.parse import quote
 
-import httpx
+import aiohttp
+from yarl import URL
 
 from local_group.process_errors import AdminError
 
 QUERY_KEYS_MAX = 500
 """Keys in one `/batch_query_keys`: 1,000 take the master 4 ms, and others wait meanwhile."""
 QUERY_URL_BYTES_MAX = 60_000
-"""Bytes of one URL; httpx refuses 65,536."""
+"""Bytes of one URL: the master reads it whole before it looks at it."""
 ANSWER_BYTES_MAX = 16 << 20
 """Bytes of any other answer; 500 keys are about 110 kB."""
 LISTING_BYTES_MAX = 256 << 20
@@ -78,9 +79,7 @@ class AdminClient:
         self.url = url
         self._timeout = timeout
         self._listing_timeout = listing_timeout
-        # trust_env: no proxy of the environment may come between a group and its own master.
-        # verify: plain HTTP; not building a TLS context saves 20 ms.
-        self._http = httpx.AsyncClient(base_url=url, timeout=None, trust_env=False, verify=False)
+        self._http: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> AdminClient:
         return self
@@ -95,7 +94,9 @@ class AdminClient:
 
     async def close(self) -> None:
         """Close its connections."""
-        await self._http.aclose()
+        http, self._http = self._http, None
+        if http is not None:
+            await http.close()
 
     async def health(self) -> Health:
         """What the master says of itself; one that does not serve yet has `service_ready` False."""
@@ -155,31 +156,32 @@ class AdminClient:
         also: Sequence[int] = (),
         chunk: int = _CHUNK,
     ) -> None:
+        if self._http is None:
+            # trust_env is off: no proxy of the environment may come between a group and its own master.
+            self._http = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout())
+        http = self._http
+
         async def read() -> None:
-            async with self._http.stream("GET", path) as response:
+            address = URL(f"{self.url}{path}", encoded=True)
+            async with http.get(address, allow_redirects=False) as response:
                 _check_status(response, also)
-                async for part in response.aiter_bytes(chunk):
+                async for part in response.content.iter_chunked(chunk):
                     feed(part)
-                    await asyncio.sleep(
-                        0
-                    )  # more may be here already, and then nobody else would run
+                    # More may be here already, and then nobody else would run.
+                    await asyncio.sleep(0)
 
         try:
             await asyncio.wait_for(read(), timeout)
-        except (asyncio.TimeoutError, httpx.HTTPError, httpx.InvalidURL, OSError) as error:
+        except (asyncio.TimeoutError, aiohttp.ClientError, ValueError, OSError) as error:
             raise _no_answer(error, f"{self.url}{path[:80]}", timeout) from error
 
 
 class SyncAdminClient:
-    """`AdminClient` for code without an event loop: the same calls, blocking.
-
-    Here `timeout` holds between two reads, not for the whole call.
-    """
+    """`AdminClient` for code without an event loop: the same calls, blocking."""
 
     def __init__(self, url: str, timeout: float = 2.0) -> None:
-        self.url = url
-        self._timeout = timeout
-        self._http = httpx.Client(base_url=url, timeout=timeout, trust_env=False, verify=False)
+        self._loop = asyncio.new_event_loop()
+        self._client = AdminClient(url, timeout)
 
     def __enter__(self) -> SyncAdminClient:
         return self
@@ -194,36 +196,20 @@ class SyncAdminClient:
 
     def close(self) -> None:
         """Close its connections."""
-        self._http.close()
+        self._loop.run_until_complete(self._client.close())
+        self._loop.close()
 
     def health(self) -> Health:
         """See `AdminClient.health`."""
-        return _parse_health(self._json("/health", also=(503,)), self.url)
+        return self._loop.run_until_complete(self._client.health())
 
     def segments(self) -> list[Segment]:
         """See `AdminClient.segments`."""
-        return _parse_segments(self._json("/get_segments_detail"), self.url)
+        return self._loop.run_until_complete(self._client.segments())
 
     def query(self, keys: Iterable[str]) -> dict[str, int | None]:
         """See `AdminClient.query`."""
-        askable, answer = _split_askable(keys)
-        for batch in _batches(askable):
-            answer.update(_parse_query(self._json(_query_path(batch)), batch, self.url))
-        return answer
-
-    def _json(self, path: str, also: Sequence[int] = ()) -> Any:
-        body = _Body(f"{self.url}{path[:80]}")
-        self._read(path, body.feed, also)
-        return body.json()
-
-    def _read(self, path: str, feed: Callable[[bytes], None], also: Sequence[int] = ()) -> None:
-        try:
-            with self._http.stream("GET", path) as response:
-                _check_status(response, also)
-                for chunk in response.iter_bytes(_CHUNK):
-                    feed(chunk)
-        except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
-            raise _no_answer(error, f"{self.url}{path[:80]}", self._timeout) from error
+        return self._loop.run_until_complete(self._client.query(keys))
 
 
 class _Body:
@@ -366,14 +352,12 @@ def _unexpected(path: str, error: Exception, where: str) -> AdminError:
     )
 
 
-def _check_status(response: httpx.Response, also: Sequence[int]) -> None:
-    if response.status_code != 200 and response.status_code not in also:
-        raise AdminError(
-            f"the master answered {response.status_code}", where=str(response.url)[:120]
-        )
+def _check_status(response: aiohttp.ClientResponse, also: Sequence[int]) -> None:
+    if response.status != 200 and response.status not in also:
+        raise AdminError(f"the master answered {response.status}", where=str(response.url)[:120])
 
 
 def _no_answer(error: Exception, where: str, timeout: float) -> AdminError:
-    if isinstance(error, (asyncio.TimeoutError, httpx.TimeoutException)):
+    if isinstance(error, asyncio.TimeoutError):
         return AdminError(f"the master did not answer within {timeout:g} s", where=where)
     return AdminError(f"the master does not answer: {error or type(error).__name__}", where=where)

@@ -20,15 +20,16 @@ PAGE = 4096
 
 
 class Arena:
-    """Offsets in `size` bytes, handed out in spans of whole pages.
+    """Offsets in `size` bytes, handed out in spans of whole units: pages, if not told otherwise.
 
     Invariant: free and taken spans never overlap, cover all bytes, and no two free spans touch.
     """
 
-    def __init__(self, size: int) -> None:
-        if size <= 0 or size % PAGE:
-            raise ValueError(f"size must be a positive multiple of {PAGE}")
+    def __init__(self, size: int, unit: int = PAGE) -> None:
+        if size <= 0 or size % unit:
+            raise ValueError(f"size must be a positive multiple of {unit}")
         self.size = size
+        self._unit = unit
         self._starts = [0]  # of free spans, sorted
         self._lengths = [size]
         self._taken: dict[int, int] = {}  # offset -> length
@@ -51,7 +52,7 @@ class Arena:
         """The offset of a span of at least `size` bytes, or None when no free span is that long."""
         if size <= 0:
             raise ValueError("size must be > 0")
-        size = -(-size // PAGE) * PAGE
+        size = -(-size // self._unit) * self._unit
         for i, length in enumerate(self._lengths):
             if length < size:
                 continue

@@ -45,8 +45,8 @@ from federation.identity import stored_key
 from local_group.scheduling import one_share
 
 OWNER, READER = "g0", "g1"
-DIGESTS: Final = 2
-"""Of each block: at its owner before it is sent, and at the engine that takes it over."""
+DIGESTS: Final = 3
+"""Of each block: at its owner before it is sent, at the gateway that pulls it, and at the engine."""
 GIB: Final = 1 << 30
 LEASE_MS: Final = 500
 LIMITS: Final = {
@@ -103,7 +103,7 @@ def pull_report(options: PullBench, say: Say) -> tuple[Report, int]:
         asyncio.run(_session(options, space.path, outcome, say))
     report.interrupted = outcome.signal != 0
     report.figures = figures(outcome, options.blocks, options.block_bytes)
-    link = outcome.shaped.figures(options.shaped, options.block_bytes, options.pull_bytes)
+    link = outcome.shaped.figures(options.shaped, options.pull_bytes)
     report.targets = [*targets(report.figures), *shaped_targets(link)]
     report.figures["shaped link"] = link
     report.notes = [
@@ -146,8 +146,9 @@ async def _shaped(
             ahead.ready()
             for name, count in chains.items():
                 rig.write(writer, name, count)
+            sizes = (options.blocks, options.block_bytes)
             measure_shaped(
-                options.shaped, outcome, shaper, reader, ahead, options.blocks, stop, say
+                options.shaped, outcome, shaper, reader, ahead, sizes, rig.pulled, stop, say
             )
 
     layout = shaped_layout(written, LEASE_MS, options.port_base)
@@ -356,6 +357,10 @@ class _Rig:
     def _seen(self) -> int:
         peers = self._status().get("peers", [])
         return sum(view["blocks"] for peer in peers for view in peer.get("views", []))
+
+    def pulled(self) -> int:
+        """Bytes that the reader's gateway has pulled."""
+        return int(self._status().get("counters", {}).get("moonmesh_peer_bytes_total", 0))
 
     def _admitted(self) -> int:
         return int(self._status().get("counters", {}).get("moonmesh_admitted_total", 0))

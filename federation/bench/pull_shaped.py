@@ -25,7 +25,7 @@ from federation.bench.pull_parts import PULL_S
 from federation.bench.report import Target
 from federation.bench.resources import free_port_base
 from federation.bench.tally import quantile
-from federation.bench.worker import Work, Worker, WorkerError
+from federation.bench.worker import Work, Worker
 from federation.transfer.fair import PullClass
 from federation.transfer.handover import EXISTS_METHOD
 from moonmesh.v1 import engine_pb2
@@ -74,10 +74,10 @@ class ShapedOutcome:
     idle_ms: list[float] = field(default_factory=list)
     beside_ms: list[float] = field(default_factory=list)
     prefetched: float = 0.0
-    """Blocks that the prefetches brought a second."""
+    """Bytes that the prefetches brought a second."""
     whole_ms: list[float] = field(default_factory=list)
 
-    def figures(self, options: ShapedBench, block_bytes: int, pull_bytes: int) -> dict[str, Any]:
+    def figures(self, options: ShapedBench, pull_bytes: int) -> dict[str, Any]:
         """For the report; empty if nothing was measured."""
         if not self.idle_ms:
             return {}
@@ -90,7 +90,7 @@ class ShapedOutcome:
             found[f"{name}_ms_p50"] = quantile(each, 0.5)
             found[f"{name}_ms_p99"] = quantile(each, 0.99)
         rate = options.mbit * 1e6 / 8
-        found["prefetch_share"] = self.prefetched * block_bytes / rate
+        found["prefetch_share"] = self.prefetched / rate
         if self.whole_ms:
             bits = 8 * pull_bytes * len(self.whole_ms)
             found["link_share"] = bits / (1e3 * FAST_MBIT * sum(self.whole_ms))
@@ -150,10 +150,9 @@ class Shaper:
 
 
 def prefetcher(socket: str, fingerprint: bytes) -> Work:
-    """Asks for chains all the time: `start`, and `stop`, which tells how many blocks came a second."""
+    """Asks for chains all the time, from `start` to `stop`."""
     stop = threading.Event()
     threads: list[threading.Thread] = []
-    came: list[int] = []
 
     def ask(name: str) -> None:
         with grpc.insecure_channel(f"unix:{socket}") as channel:
@@ -165,8 +164,7 @@ def prefetcher(socket: str, fingerprint: bytes) -> Work:
                 pull_class=PullClass.PREFETCH.name,
             ).SerializeToString()
             while not stop.is_set():
-                reply = engine_pb2.ExistsReply.FromString(exists(request, timeout=2 * PULL_S))
-                came.append(sum(reply.landed))
+                exists(request, timeout=2 * PULL_S)
                 stop.wait(0.6)  # until staging has forgotten them
 
     def work(what: str, about: Mapping[str, Any]) -> float:
@@ -175,14 +173,10 @@ def prefetcher(socket: str, fingerprint: bytes) -> Work:
                 threads.append(threading.Thread(target=ask, args=(f"ahead-{number}",), daemon=True))
                 threads[-1].start()
             return 0.0
-        found = sum(came)
-        if what == "stop":
-            stop.set()
-            for thread in threads:
-                thread.join(2 * PULL_S)
-        elif what != "count":
-            raise WorkerError(f"what is {what}?")
-        return float(found)
+        stop.set()
+        for thread in threads:
+            thread.join(2 * PULL_S)
+        return 0.0
 
     return work
 
@@ -221,11 +215,18 @@ def measure_shaped(
     shaper: Shaper,
     reader: Worker,
     ahead: Worker,
-    blocks: int,
+    sizes: tuple[int, int],
+    moved: Callable[[], int],
     stop: asyncio.Event,
     say: Say,
 ) -> None:
-    """All of it, once the blocks are written and known: `one-N/0`, `ahead-N/M` and `whole-N/M`."""
+    """All of it, once the blocks are written and known: `one-N/0`, `ahead-N/M` and `whole-N/M`.
+
+    Args:
+        sizes: blocks of a whole pull, and bytes of a block.
+        moved: bytes that the reader's gateway has pulled so far.
+    """
+    blocks, block_bytes = sizes
 
     gap_s = GAP_MESSAGES * 8 * MESSAGE_BYTES / (options.mbit * 1e6)
 
@@ -243,9 +244,10 @@ def measure_shaped(
     say(f"the same beside {PREFETCHES} prefetches")
     ahead.ask("start")
     singles(SETTLE_PULLS, [])
-    before, began = ahead.ask("count"), time.monotonic()
+    before, began = moved(), time.monotonic()
     singles(options.singles, outcome.beside_ms)
-    outcome.prefetched = (ahead.ask("count") - before) / (time.monotonic() - began)
+    others = moved() - before - block_bytes * len(outcome.beside_ms)
+    outcome.prefetched = others / (time.monotonic() - began)
     shaper.rate(FAST_MBIT)
     ahead.ask("stop")
     say(f"pulls of {blocks} blocks over {FAST_MBIT:g} Mbit/s: {options.rounds}")

@@ -13,15 +13,15 @@ from federation.timeouts import timeout_at
 from federation.transfer.allowance import Allowance
 from federation.transfer.ask import NobodyWaits
 from federation.transfer.fair import PullClass
-from federation.transfer.schedule import Place, Schedule
+from federation.transfer.schedule import Claim, Schedule
 
 
 class Turn:
     """One pull's, from `join` to `leave`."""
 
-    def __init__(self, line: _Line, place: Place, cost: Cost) -> None:
+    def __init__(self, line: _Line, claim: Claim, cost: Cost) -> None:
         self.line = line
-        self.place = place
+        self.claim = claim
         self.cost = cost
         self.answer: asyncio.Future[Ticket | Refusal] = asyncio.get_running_loop().create_future()
         self.refusal = Refusal(GuardName.STREAMS, BUSY_SECONDS)
@@ -33,7 +33,7 @@ class Turn:
     def give_up(self) -> None:
         """Nobody wants it any more: if it waits, it is over."""
         if not self.answer.done():
-            self.line.schedule.leave(self.place)
+            self.line.schedule.leave(self.claim)
             self.answer.set_exception(NobodyWaits(0, 0))
 
 
@@ -47,7 +47,7 @@ class _Line:
             most=limits.pulls_waiting_per_peer,
             message_bytes=limits.message_bytes,
         )
-        self.turns: dict[Place, Turn] = {}
+        self.turns: dict[Claim, Turn] = {}
         self.timer: asyncio.TimerHandle | None = None
         self.moving = False
 
@@ -59,8 +59,8 @@ class _Line:
         try:
             now = asyncio.get_running_loop().time()
             look_at = self._begin(now)
-            for place, size in self.schedule.credits(now):
-                self.turns[place].allowance.give(size)
+            for claim, size in self.schedule.credits(now):
+                self.turns[claim].allowance.give(size)
         finally:
             self.moving = False
         wake_at = self.schedule.wake_at()
@@ -73,20 +73,20 @@ class _Line:
 
     def _begin(self, now: float) -> float | None:
         """When to look again although nothing happens; None: not."""
-        while (place := self.schedule.next()) is not None:
-            turn = self.turns[place]
+        while (claim := self.schedule.next()) is not None:
+            turn = self.turns[claim]
             if not turn.ready:
                 return None  # it says so in a moment
             refusal = self.guard.check(turn.cost, time.monotonic())
             if refusal is None:
-                self.schedule.begin(place, now)
+                self.schedule.begin(claim, now)
                 # Nothing ran in between: it is the same answer.
                 turn.answer.set_result(self.guard.admit(turn.cost, time.monotonic()))
                 continue
             turn.refusal = refusal
             if refusal.passes:
                 return now + refusal.retry_after
-            self.schedule.leave(place)
+            self.schedule.leave(claim)
             self.guard.refuse(refusal.reason, time.monotonic())
             turn.answer.set_result(refusal)
         return None
@@ -117,10 +117,10 @@ class Dispatch:
         if line is None:
             line = self._lines[guard.name] = _Line(guard, self._limits)
         guard.on_release = line.move
-        place = line.schedule.join(pull_class, namespace, blocks, expects)
-        if place is None:
+        claim = line.schedule.join(pull_class, namespace, blocks, expects)
+        if claim is None:
             return None
-        turn = line.turns[place] = Turn(line, place, cost)
+        turn = line.turns[claim] = Turn(line, claim, cost)
         return turn
 
     async def admit(self, turn: Turn, until: float) -> Ticket | Refusal:
@@ -146,23 +146,23 @@ class Dispatch:
 
     def came(self, turn: Turn, size: int) -> None:
         """Bytes of its answer."""
-        if not turn.place.free:
-            turn.line.schedule.came(turn.place, size, asyncio.get_running_loop().time())
+        if not turn.claim.free:
+            turn.line.schedule.came(turn.claim, size, asyncio.get_running_loop().time())
             turn.line.move()
 
     def lift(self, turn: Turn, pull_class: PullClass) -> None:
         """Somebody waits for it who may be more urgent."""
-        turn.line.schedule.lift(turn.place, pull_class)
-        if turn.place.free:
+        turn.line.schedule.lift(turn.claim, pull_class)
+        if turn.claim.free:
             turn.allowance.give_all()
         turn.line.move()
 
     def leave(self, turn: Turn) -> None:
         """It has ended, however it did; what it had is free."""
         line = turn.line
-        if line.turns.pop(turn.place, None) is None:
+        if line.turns.pop(turn.claim, None) is None:
             return
-        line.schedule.leave(turn.place)
+        line.schedule.leave(turn.claim)
         if turn.answer.done() and not turn.answer.cancelled() and not turn.answer.exception():
             ticket = turn.answer.result()
             if isinstance(ticket, Ticket):

@@ -58,7 +58,7 @@ class Block:
     index: int
     digest: bytes
     hops: int
-    data: bytearray
+    data: memoryview
     attested: bool = True
     """Whether the digest is its writer's."""
 
@@ -79,67 +79,68 @@ class Encoder:
 
     def __init__(self, message_bytes: int) -> None:
         self._room = message_bytes
-        self._message = bytearray()
+        self._begun = bytearray()
 
     def block(
         self, index: int, digest: bytes, data: memoryview, hops: int = 0, attested: bool = True
     ) -> Iterator[bytes]:
         """Adds one block; yields each message that is full.
 
-        The bytes are copied once, into the message: gRPC keeps a message until it is sent, while the
-        buffer `data` is of a lease that ends sooner.
+        The bytes are copied once, into the message (what does not fill one: twice): gRPC keeps a message
+        until it is sent, while the buffer `data` is of a lease that ends sooner.
         """
         kind = Kind.BLOCK if attested else Kind.UNATTESTED
-        self._message += _HEADER.pack(VERSION, kind, hops, index, len(data), digest)
+        self._begun += _HEADER.pack(VERSION, kind, hops, index, len(data), digest)
         start = 0
-        while start < len(data):
-            room = self._room - len(self._message)
-            if room <= 0:
-                yield self._take()
-                continue
-            self._message += data[start : start + room]
+        while len(data) - start >= (room := max(0, self._room - len(self._begun))):
+            yield self._take(data[start : start + room])
             start += room
-        if len(self._message) >= self._room:
-            yield self._take()
+        self._begun += data[start:]
 
     def missing(self, index: int) -> Iterator[bytes]:
         """Says that the block at `index` is not here."""
-        self._message += _HEADER.pack(VERSION, Kind.MISSING, 0, index, 0, NO_DIGEST)
-        if len(self._message) >= self._room:
+        self._begun += _HEADER.pack(VERSION, Kind.MISSING, 0, index, 0, NO_DIGEST)
+        if len(self._begun) >= self._room:
             yield self._take()
 
     def flush(self) -> Iterator[bytes]:
         """What has not been sent yet, so that a block does not wait for the next."""
-        if self._message:
+        if self._begun:
             yield self._take()
 
     def end(self) -> bytes:
         """The last message."""
-        self._message += _HEADER.pack(VERSION, Kind.END, 0, 0, 0, NO_DIGEST)
+        self._begun += _HEADER.pack(VERSION, Kind.END, 0, 0, 0, NO_DIGEST)
         return self._take()
 
-    def _take(self) -> bytes:
-        message, self._message = bytes(self._message), bytearray()
+    def _take(self, rest: bytes | memoryview = b"") -> bytes:
+        message = b"".join((self._begun, rest))
+        self._begun = bytearray()
         return message
 
 
+def from_heap(index: int, size: int) -> memoryview | None:
+    """Memory of its own for each block."""
+    return memoryview(bytearray(size))
+
+
 class Decoder:
-    """Takes a stream of messages apart. Everything is checked before memory is taken for it.
+    """Takes a stream of messages apart. Everything is checked before memory is asked for.
 
     Args:
         max_sizes: bytes that may arrive for each key of the request.
         message_bytes_max: the longest message that is looked at.
-        reserve: asked for the memory of each block before it is taken.
+        memory: gives the memory for each block, by its index and size; None where there is none.
     """
 
     def __init__(
         self,
         max_sizes: Sequence[int],
         message_bytes_max: int,
-        reserve: Callable[[int], bool] = lambda size: True,
+        memory: Callable[[int, int], memoryview | None] = from_heap,
     ) -> None:
         self._max_sizes = max_sizes
-        self._reserve = reserve
+        self._memory = memory
         self._message_bytes_max = message_bytes_max
         self._last_index = -1
         self._block: Block | None = None
@@ -153,7 +154,7 @@ class Decoder:
 
         Raises:
             FrameError: on the first thing that does not fit; the stream is of no use after it.
-            NoRoomError: if `reserve` refuses; likewise.
+            NoRoomError: if there is no memory; likewise.
         """
         if len(message) > self._message_bytes_max:
             raise FrameError(
@@ -184,7 +185,7 @@ class Decoder:
 
     @property
     def unfinished_bytes(self) -> int:
-        """Memory reserved for a block that has not arrived whole."""
+        """Memory taken for a block that has not arrived whole."""
         return 0 if self._block is None else len(self._block.data)
 
     def _header(self, view: memoryview, at: int) -> Block | Missing | None:
@@ -209,6 +210,7 @@ class Decoder:
             raise FrameError(
                 f"block {index} of {size} bytes; between 1 and {self._max_sizes[index]} were asked for"
             )
-        if not self._reserve(size):
+        data = self._memory(index, size)
+        if data is None:
             raise NoRoomError
-        return Block(index, digest, hops, bytearray(size), kind == Kind.BLOCK)
+        return Block(index, digest, hops, data, kind == Kind.BLOCK)

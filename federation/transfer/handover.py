@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import NoReturn, TypeAlias, TypeVar
 
 import grpc
@@ -23,7 +23,9 @@ from federation.telemetry import SPAN_GATEWAY_PULL, SpanKind, extract, span
 from federation.transfer.checks import RequestError, check_keys
 from federation.transfer.fair import PullClass
 from federation.transfer.frames import Encoder
+from federation.transfer.places import Place, PlaceWriter
 from federation.transfer.puller import Puller
+from federation.transfer.slots import Slots
 from federation.transfer.staging import StagedBlock
 from local_group.journal import Entry, JournalError
 from local_group.ledger import Ledger, own
@@ -33,9 +35,12 @@ ATTACH_METHOD = "/moonmesh.v1.Engine/Attach"
 REPORT_METHOD = "/moonmesh.v1.Engine/Report"
 EXISTS_METHOD = "/moonmesh.v1.Engine/Exists"
 PULL_METHOD = "/moonmesh.v1.Engine/Pull"
+LEND_METHOD = "/moonmesh.v1.Engine/Lend"
 
 ANSWER_MARGIN_SECONDS = 0.01
 """How long before the caller's deadline an answer ends."""
+GATHER_SECONDS = 0.004
+"""How long a block waits for company after the last message: a message costs what a block of 100 KiB does."""
 
 Context: TypeAlias = grpc.aio.ServicerContext
 M = TypeVar("M", bound=Message)
@@ -52,6 +57,7 @@ class EngineService:
         prefetched: told of each that has landed for somebody who looks ahead.
         touch: told which namespace engines use.
         on_error: told what went wrong, for the log and `status`.
+        slots: the memory that staging lies in.
     """
 
     def __init__(
@@ -68,6 +74,7 @@ class EngineService:
         touch: Callable[[bytes], None],
         limits: Limits,
         on_error: Callable[[str], None],
+        slots: Slots,
     ) -> None:
         self._group = group
         self._known = {each.fingerprint(): each.patterns for each in known}
@@ -80,6 +87,7 @@ class EngineService:
         self._touch = touch
         self._limits = limits
         self._on_error = on_error
+        self._slots = slots
         self._admitted: Callable[[Context], bool] = lambda context: True
 
     def only_for(self, admitted: Callable[[Context], bool]) -> EngineService:
@@ -97,6 +105,7 @@ class EngineService:
                 "Report": grpc.unary_unary_rpc_method_handler(self.report),
                 "Exists": grpc.unary_unary_rpc_method_handler(self.exists),
                 "Pull": grpc.unary_stream_rpc_method_handler(self.pull),
+                "Lend": grpc.unary_stream_rpc_method_handler(self.lend),
             },
         )
 
@@ -118,6 +127,7 @@ class EngineService:
                 block_bytes=limits.block_bytes_max,
                 message_bytes=limits.control_message_bytes_max,
             ),
+            memory=self._slots.name if self._slots.lends else 0,
         )
         patterns = [pattern.text for pattern in self._known.get(fingerprint, ())]
         if sorted(patterns) != sorted(request.patterns):
@@ -191,16 +201,34 @@ class EngineService:
     async def pull(self, raw: bytes, context: Context) -> None:
         """Pulls a chain and hands it over as it grows, until the caller's deadline."""
         request = await self._parse(engine_pb2.EnginePullRequest, raw, context)
+        await self._hand_over(request, context, _Sent(self._limits.message_bytes))
+
+    async def lend(self, raw: bytes, context: Context) -> None:
+        """As `pull`, with the blocks where they are: they stay there until the engine, which copies them,
+        ends the call, or is gone, or its deadline has passed."""
+        request = await self._parse(engine_pb2.EnginePullRequest, raw, context)
+        if request.memory != self._slots.name:
+            await self._refuse(context, "another memory", grpc.StatusCode.FAILED_PRECONDITION)
+        lent = _Lent(self._slots, self._limits.message_bytes)
+        give_up = await self._hand_over(request, context, lent)
+        counters.add("moonmesh_lent_blocks_total", len(lent.blocks))
+        await asyncio.sleep(give_up - asyncio.get_running_loop().time())
+
+    async def _hand_over(
+        self, request: engine_pb2.EnginePullRequest, context: Context, out: _Sent | _Lent
+    ) -> float:
+        """Tells the engine of block after block; when the caller gives up, in loop time."""
         fingerprint, keys, sizes = await self._check(
             request.fingerprint, request.keys, request.max_sizes, context
         )
+        loop = asyncio.get_running_loop()
         timeout = self._limits.pull_timeout_ms / 1000
         left = context.time_remaining()
         if left is not None:
             # Answer just before the caller gives up, so that it can tell a slow peer, where it gets
             # what arrived and a proper end, from a gateway that hangs.
             timeout = min(timeout, left - min(ANSWER_MARGIN_SECONDS, left / 5))
-        give_up = asyncio.get_running_loop().time() + timeout
+        give_up = loop.time() + timeout
         with span(
             SPAN_GATEWAY_PULL,
             {
@@ -218,25 +246,28 @@ class EngineService:
                 timeout=timeout,
                 pull_class=PullClass.told(request.pull_class),
             )
-            handed = 0
-            encoder = Encoder(self._limits.message_bytes)
+            handed, flushed = 0, 0.0
             try:
                 for index in range(len(keys)):
                     if not ask.landed(index):
                         # About to wait: what has arrived so far is of use already.
-                        for message in encoder.flush():
-                            await context.write(message)
+                        await ask.block(index, min(give_up, flushed + GATHER_SECONDS))
+                        if not ask.landed(index):
+                            for message in out.flush():
+                                await context.write(message)
+                                flushed = loop.time()
                     block = await ask.block(index, give_up)
                     if block is None or len(block.data) > sizes[index]:
                         break  # the chain ends here
                     handed += 1
                     self._given(block)
-                    for message in encoder.block(index, block.digest, memoryview(block.data)):
+                    for message in out.block(index, block):
                         await context.write(message)
             finally:
                 ask.leave()
                 here.set_attribute("moonmesh.blocks", handed)
-            await context.write(encoder.end())
+            await context.write(out.end())
+        return give_up
 
     def _plausible(self, item: engine_pb2.Written) -> bool:
         return (
@@ -283,6 +314,34 @@ class EngineService:
         counters.add("moonmesh_refused_engine_requests_total")
         await context.abort(code, why)
         raise AssertionError("abort raises")
+
+
+class _Sent:
+    """Blocks as bytes."""
+
+    def __init__(self, message_bytes: int) -> None:
+        self._encoder = Encoder(message_bytes)
+        self.flush = self._encoder.flush
+        self.end = self._encoder.end
+
+    def block(self, index: int, block: StagedBlock) -> Iterator[bytes]:
+        return self._encoder.block(index, block.digest, block.data)
+
+
+class _Lent:
+    """Blocks by their places, held for as long as this object lives."""
+
+    def __init__(self, slots: Slots, message_bytes: int) -> None:
+        self._slots = slots
+        self._writer = PlaceWriter(message_bytes)
+        self.flush = self._writer.flush
+        self.end = self._writer.end
+        self.blocks: list[StagedBlock] = []
+
+    def block(self, index: int, block: StagedBlock) -> Iterator[bytes]:
+        self.blocks.append(block)
+        offset = self._slots.offset(block.data)
+        return self._writer.place(Place(index, len(block.data), offset, block.digest))
 
 
 def _listed(patterns: Iterable[str]) -> str:

@@ -82,25 +82,25 @@ class Intake:
         decoder = Decoder(
             [w.max_size for w in part],
             self._limits.message_bytes + HEADER_BYTES * (1 + len(part)),
-            lambda size: self._staging.reserve(size, time.monotonic(), source.name),
+            lambda index, size: self._staging.reserve(size, time.monotonic(), source.name),
         )
-        place = job.turn.place
+        claim = job.turn.claim
         request = peer_pb2.PullRequest(
             fingerprint=job.fingerprint,
             keys=[w.key for w in part],
             max_sizes=[w.max_size for w in part],
             unattested=job.fingerprint in self._unattested,
-            pull_class=place.pull_class.name,
-            credit=0 if place.free else place.initial,
+            pull_class=claim.pull_class.name,
+            credit=0 if claim.free else claim.initial,
         )
-        allowance = None if place.free else job.turn.allowance
+        allowance = None if claim.free else job.turn.allowance
         try:
             with span(
                 SPAN_PEER_PULL,
                 {
                     "moonmesh.peer": source.name,
                     "moonmesh.keys": len(part),
-                    "moonmesh.class": place.pull_class.name,
+                    "moonmesh.class": claim.pull_class.name,
                 },
             ) as here:
                 verifying = Stopwatch()

@@ -327,7 +327,7 @@ class Puller:
 
     def _when_late(self, job: Job) -> asyncio.TimerHandle | None:
         """Looks at it once it is late, where a first token is waited for, and it is the first request."""
-        if job.hedge or job.turn.place.pull_class is not PullClass.FIRST_TOKEN:
+        if job.hedge or job.turn.claim.pull_class is not PullClass.FIRST_TOKEN:
             return None
         seconds = self.hedges.begin(job.source.name)
         if seconds is None:

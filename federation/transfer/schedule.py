@@ -26,7 +26,7 @@ STARVED_SECONDS: Final = 1.0
 which nothing moves (`limits.peer_stall_ms`)."""
 
 
-class Place:
+class Claim:
     """One pull, from its waiting to its end. Compared by identity."""
 
     __slots__ = (
@@ -65,7 +65,7 @@ class Place:
 
     def __repr__(self) -> str:
         state = f"{self.got} of {self.given} bytes" if self.began else "waits"
-        return f"Place({self.pull_class.name}, {state})"
+        return f"Claim({self.pull_class.name}, {state})"
 
     @property
     def outstanding(self) -> int:
@@ -109,8 +109,8 @@ class Schedule:
         self._open[PullClass.PREFETCH] = max(1, rest * PREFETCH_PERCENT // 100)
         for each in (PullClass.BATCH, PullClass.PREFETCH):
             self._most[each] = _rest(most)
-        self._queue: FairQueue[Place] = FairQueue(most)
-        self._running: dict[Place, None] = {}
+        self._queue: FairQueue[Claim] = FairQueue(most)
+        self._running: dict[Claim, None] = {}
         self._classes: Counter[PullClass] = Counter()
         self._credit = Fairness()
 
@@ -127,11 +127,11 @@ class Schedule:
     @property
     def outstanding(self) -> int:
         """Bytes that pulls of lower classes may be sent and that have not come."""
-        return sum(place.outstanding for place in self._running)
+        return sum(claim.outstanding for claim in self._running)
 
     def join(
         self, pull_class: PullClass, namespace: bytes, blocks: int = 1, expects: int | None = None
-    ) -> Place | None:
+    ) -> Claim | None:
         """One more pull that waits for its turn; None if there is no room for it.
 
         Args:
@@ -139,71 +139,71 @@ class Schedule:
         """
         if len(self) >= self._most[pull_class]:
             return None
-        place = Place(pull_class, namespace, blocks, expects)
-        self._queue.add(place, pull_class, namespace, blocks)
-        return place
+        claim = Claim(pull_class, namespace, blocks, expects)
+        self._queue.add(claim, pull_class, namespace, blocks)
+        return claim
 
-    def next(self) -> Place | None:
+    def next(self) -> Claim | None:
         """Whose turn it is to begin; None if nobody waits, or there is no room."""
         return self._queue.peek(self._has_room)
 
-    def begin(self, place: Place, now: float) -> None:
+    def begin(self, claim: Claim, now: float) -> None:
         """It has its stream, and asks for what it may be sent from the beginning."""
-        self._queue.take(place)
-        place.began = True
-        self._running[place] = None
-        self._classes[place.pull_class] += 1
-        if place.pull_class is PullClass.FIRST_TOKEN:
-            place.free = True
+        self._queue.take(claim)
+        claim.began = True
+        self._running[claim] = None
+        self._classes[claim.pull_class] += 1
+        if claim.pull_class is PullClass.FIRST_TOKEN:
+            claim.free = True
         else:
             piece = self.flight.piece(urgent=self.urgent)
-            place.initial = min(piece, place.expects or piece)
-            self._give(place, place.initial, now)
+            claim.initial = min(piece, claim.expects or piece)
+            self._give(claim, claim.initial, now)
 
-    def came(self, place: Place, size: int, now: float) -> None:
+    def came(self, claim: Claim, size: int, now: float) -> None:
         """Bytes of its answer."""
-        if place.free or place not in self._running:
+        if claim.free or claim not in self._running:
             return
         self.flight.came(size)
-        for piece, at in place.take(size):
+        for piece, at in claim.take(size):
             self.flight.sample(piece, now - at, now, urgent=self.urgent)
 
-    def lift(self, place: Place, pull_class: PullClass) -> None:
+    def lift(self, claim: Claim, pull_class: PullClass) -> None:
         """Somebody waits for it who is more urgent; one that is less so changes nothing."""
-        if pull_class >= place.pull_class:
+        if pull_class >= claim.pull_class:
             return
-        if place in self._running:
-            self._classes[place.pull_class] -= 1
+        if claim in self._running:
+            self._classes[claim.pull_class] -= 1
             self._classes[pull_class] += 1
-            place.free = pull_class is PullClass.FIRST_TOKEN
-        elif place in self._queue:
-            self._queue.lift(place, pull_class)
-        place.pull_class = pull_class
+            claim.free = pull_class is PullClass.FIRST_TOKEN
+        elif claim in self._queue:
+            self._queue.lift(claim, pull_class)
+        claim.pull_class = pull_class
 
-    def leave(self, place: Place) -> None:
+    def leave(self, claim: Claim) -> None:
         """It has ended, or is given up; what it had is free. Twice is as good as once."""
-        if not self._queue.drop(place) and place in self._running:
-            del self._running[place]
-            self._classes[place.pull_class] -= 1
+        if not self._queue.drop(claim) and claim in self._running:
+            del self._running[claim]
+            self._classes[claim.pull_class] -= 1
 
-    def credits(self, now: float) -> list[tuple[Place, int]]:
+    def credits(self, now: float) -> list[tuple[Claim, int]]:
         """Bytes that pulls under way may be sent from now on, beside what they may already."""
         urgent = self.urgent
         piece = self.flight.piece(urgent=urgent)
         window = self.flight.window(urgent=urgent)
-        lower = [place for place in self._running if not place.free]
-        given = [(place, piece) for place in lower if self._starved_at(place) <= now]
-        for place, _ in given:
-            self._give(place, piece, now)
+        lower = [claim for claim in self._running if not claim.free]
+        given = [(claim, piece) for claim in lower if self._starved_at(claim) <= now]
+        for claim, _ in given:
+            self._give(claim, piece, now)
         # One that is not sent what it may be leaves something for the others.
         most = window if len(lower) < 2 else max(piece, window - piece)
         while self.outstanding < window:
-            wanting = [place for place in lower if place.outstanding < most and place.wants]
+            wanting = [claim for claim in lower if claim.outstanding < most and claim.wants]
             if not wanting:
                 break
-            place = self._next_of(wanting)
-            self._give(place, piece, now)
-            given.append((place, piece))
+            claim = self._next_of(wanting)
+            self._give(claim, piece, now)
+            given.append((claim, piece))
         else:
             if lower and not urgent:
                 self.flight.filled()
@@ -211,23 +211,23 @@ class Schedule:
 
     def wake_at(self) -> float | None:
         """When `credits` is to be asked at the latest."""
-        waits = [self._starved_at(place) for place in self._running if not place.free]
+        waits = [self._starved_at(claim) for claim in self._running if not claim.free]
         return min(waits, default=None)
 
-    def _starved_at(self, place: Place) -> float:
-        return place.credited_at + STARVED_SECONDS if not place.outstanding else float("inf")
+    def _starved_at(self, claim: Claim) -> float:
+        return claim.credited_at + STARVED_SECONDS if not claim.outstanding else float("inf")
 
-    def _give(self, place: Place, size: int, now: float) -> None:
-        self._credit.charge(place.pull_class, place.namespace, size)
-        place.give(size, now)
+    def _give(self, claim: Claim, size: int, now: float) -> None:
+        self._credit.charge(claim.pull_class, claim.namespace, size)
+        claim.give(size, now)
 
-    def _next_of(self, wanting: Sequence[Place]) -> Place:
-        lanes: dict[PullClass, dict[bytes, list[Place]]] = {}
-        for place in wanting:
-            lanes.setdefault(place.pull_class, {}).setdefault(place.namespace, []).append(place)
+    def _next_of(self, wanting: Sequence[Claim]) -> Claim:
+        lanes: dict[PullClass, dict[bytes, list[Claim]]] = {}
+        for claim in wanting:
+            lanes.setdefault(claim.pull_class, {}).setdefault(claim.namespace, []).append(claim)
         pull_class, namespace = self._credit.next(lanes)
         # The first in the chain, of those that have been given as little.
-        return min(lanes[pull_class][namespace], key=lambda place: place.outstanding)
+        return min(lanes[pull_class][namespace], key=lambda claim: claim.outstanding)
 
     def _has_room(self, pull_class: PullClass) -> bool:
         for (

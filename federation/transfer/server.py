@@ -6,8 +6,6 @@ holdings do not attribute to this group, or attribute with other bytes than Moon
 
 from __future__ import annotations
 
-import asyncio
-import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from typing import NamedTuple, Protocol
@@ -20,14 +18,14 @@ from federation.keys.naming import Naming
 from federation.limits.errors import ShedError
 from federation.limits.guard import BUSY_SECONDS, Guard
 from federation.limits.guards import Guards
-from federation.limits.names import GuardName
-from federation.limits.ticket import Refusal, Ticket
+from federation.limits.ticket import Ticket
 from federation.telemetry import SPAN_SERVE_CHECK, SPAN_SERVE_READ, span
 from federation.transfer.fair import PullClass
 from federation.transfer.frames import Encoder
 from federation.transfer.losses import Losses
 from federation.transfer.pool import PoolSize, Sized
 from federation.transfer.turns import Turns
+from federation.transfer.window import WindowRoom
 from local_group.holdings import Held, Holdings
 from local_group.outcome import BOUNCE_EXCEEDED, QUEUE_FULL, Outcome
 from local_group.process_errors import AdminError
@@ -73,51 +71,6 @@ class _Wanted(NamedTuple):
     """Bytes, as reported or, of a block that nobody attested, as the master says."""
 
 
-class _Room:
-    """What one window takes up for a peer: leases in the pool, and bounce memory until it is sent."""
-
-    def __init__(
-        self,
-        turns: Turns,
-        guard: Guard,
-        ticket: Ticket,
-        until: float,
-        patience: float,
-        flow: tuple[PullClass, bytes],
-    ) -> None:
-        self._turns = turns
-        self._guard = guard
-        self._ticket = ticket
-        self._until = until
-        self._patience = patience
-        self._flow = flow
-        self._held = 0
-
-    async def take(self, size: int) -> None:
-        """Waits for the memory, not for the leases: those take their time to end.
-
-        Raises:
-            ShedError: there is none.
-        """
-        until = min(self._until, asyncio.get_running_loop().time() + self._patience)
-        refusal = await self._turns.hold(
-            self._guard, self._ticket, GuardName.WINDOW, size, until, *self._flow
-        )
-        if refusal is not None:
-            raise _shed(refusal)
-        self._held = size
-        refusal = self._ticket.lease(size, time.monotonic())
-        if refusal is not None:
-            self._guard.refuse(refusal.reason, time.monotonic())
-            raise _shed(refusal)
-
-    def give(self) -> None:
-        """The window has been sent, or will not be."""
-        held, self._held = self._held, 0
-        if held and self._ticket.open:
-            self._ticket.give(GuardName.WINDOW, held)
-
-
 def _failure(outcome: Outcome) -> PeerError | None:
     """Why it is not known whether a block is there; None where it is known."""
     if outcome.status in (Status.HIT, Status.MISS):
@@ -126,12 +79,6 @@ def _failure(outcome: Outcome) -> PeerError | None:
     if outcome.code in (QUEUE_FULL, BOUNCE_EXCEEDED):
         return ShedError("no room for you now (store)", retry_after=BUSY_SECONDS)
     return UnwellError(UNWELL)
-
-
-def _shed(refusal: Refusal) -> ShedError:
-    return ShedError(
-        f"no room for you now ({refusal.reason.value})", retry_after=refusal.retry_after
-    )
 
 
 def _may_be(held: Held, size: int | None) -> bool:
@@ -214,7 +161,9 @@ class BlockServer:
         patience = self._limits.peer_window_wait_ms / 1000
         async with aclosing(self._windows(fingerprint, keys, max_sizes, unattested)) as windows:
             async for window in windows:
-                room = _Room(self._turns, guard, ticket, until, patience, (pull_class, fingerprint))
+                room = WindowRoom(
+                    self._turns, guard, ticket, until, patience, (pull_class, fingerprint)
+                )
                 async with aclosing(self._window(encoder, fingerprint, window, room)) as messages:
                     async for message in messages:
                         yield message
@@ -228,24 +177,45 @@ class BlockServer:
         unattested: bool,
     ) -> AsyncGenerator[list[_Wanted], None]:
         """The request in slices that are copied out of Mooncake in one go."""
-        window: list[_Wanted] = []
-        room = self._limits.serve_window_bytes
-        for index, key in enumerate(keys):
-            if index % WINDOW_BLOCKS == 0:
-                sizes = await self._sizes(fingerprint, keys[index : index + WINDOW_BLOCKS])
+        for start in range(0, len(keys), WINDOW_BLOCKS):
+            part = slice(start, start + WINDOW_BLOCKS)
+            window: list[_Wanted] = []
+            room = self._limits.serve_window_bytes
+            for wanted in await self._look(
+                fingerprint, start, keys[part], max_sizes[part], unattested
+            ):
+                if window and wanted.size > room:
+                    yield window
+                    window, room = [], self._limits.serve_window_bytes
+                window.append(wanted)
+                room -= wanted.size
+            if window:
+                yield window
+
+    async def _look(
+        self,
+        fingerprint: Fingerprint,
+        start: int,
+        keys: Sequence[str],
+        max_sizes: Sequence[int],
+        unattested: bool,
+    ) -> list[_Wanted]:
+        """What there is of some keys, the first of which is at `start`. One question to the master for all:
+        what is evicted between it and the read is missed by the read."""
+        sizes = await self._sizes(fingerprint, keys)
+        wanted = []
+        for place, (key, max_size) in enumerate(zip(keys, max_sizes, strict=True), start):
             held = self._holdings.exportable(fingerprint, key)
             size = 0 if held is None else held.size or sizes.get(key, 0)
-            if held is not None and not (
-                0 < size <= max_sizes[index] and (unattested or held.attested)
-            ):
+            if held is not None and not (0 < size <= max_size and (unattested or held.attested)):
                 held, size = None, 0
-            if window and (size > room or len(window) >= WINDOW_BLOCKS):
-                yield window
-                window, room = [], self._limits.serve_window_bytes
-            window.append(_Wanted(index, key, held, size))
-            room -= size
-        if window:
-            yield window
+            wanted.append(_Wanted(place, key, held, size))
+        offered = [(each, each.held) for each in wanted if each.held is not None]
+        present = {each.place for each, _ in await self._check(fingerprint, offered)}
+        return [
+            each if each.place in present else _Wanted(each.place, each.key, None)
+            for each in wanted
+        ]
 
     async def _sizes(self, fingerprint: Fingerprint, keys: Sequence[str]) -> dict[str, int]:
         """Sizes of those that are offered and of which only Mooncake knows it."""
@@ -272,10 +242,9 @@ class BlockServer:
         encoder: Encoder,
         fingerprint: Fingerprint,
         window: Sequence[_Wanted],
-        room: _Room,
+        room: WindowRoom,
     ) -> AsyncGenerator[bytes, None]:
-        offered = [(w, w.held) for w in window if w.held is not None]
-        here = await self._check(fingerprint, offered) if offered else []
+        here = [(w, w.held) for w in window if w.held is not None]
         read_as = {wanted.place: n for n, (wanted, _) in enumerate(here)}
         blocks: ReadBatch | None = None
         try:
@@ -315,7 +284,7 @@ class BlockServer:
     async def _check(
         self, fingerprint: Fingerprint, offered: Sequence[tuple[_Wanted, Held]]
     ) -> list[tuple[_Wanted, Held]]:
-        """What Mooncake has of the window, asked without taking a lease."""
+        """What Mooncake has of them, asked without taking a lease."""
         # What the master has just told the size of need not be asked for again.
         asked = [
             self._naming.stored(fingerprint, wanted.key) for wanted, held in offered if held.size

@@ -7,6 +7,7 @@ engine, is true for as long as a Mooncake lease would make it. What does not fit
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from federation.limits.bulkhead import Shares
@@ -18,7 +19,7 @@ class StagedBlock:
 
     fingerprint: bytes
     key: str
-    data: bytearray
+    data: memoryview
     digest: bytes
     origin: str
     """The peer it was pulled from."""
@@ -39,10 +40,19 @@ class Staging:
         bytes_max: payload kept at most, reservations included.
         hold: seconds for which a block stays, whatever else wants in.
         shares: what each peer may have of it; None: whoever comes first.
+        memory: gives the bytes for a block; None where there are none now.
     """
 
-    def __init__(self, *, bytes_max: int, hold: float, shares: Shares | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        bytes_max: int,
+        hold: float,
+        shares: Shares | None = None,
+        memory: Callable[[int], memoryview | None] = lambda size: memoryview(bytearray(size)),
+    ) -> None:
         self._bytes_max = bytes_max
+        self._memory = memory
         self._shares = shares
         self._hold = hold
         self._blocks: OrderedDict[tuple[bytes, str], StagedBlock] = OrderedDict()
@@ -60,21 +70,24 @@ class Staging:
         """The block, if it is here."""
         return self._blocks.get((fingerprint, key))
 
-    def reserve(self, size: int, now: float, origin: str = "") -> bool:
-        """Makes room for `size` bytes that are about to be pulled from `origin`; False if there is
-        none, or none for this peer."""
-        while not self._fits(size, origin) and self._blocks:
+    def reserve(self, size: int, now: float, origin: str = "") -> memoryview | None:
+        """Memory for `size` bytes that are about to be pulled from `origin`; None if there is none, or
+        none for this peer."""
+        room = self._room(size, origin)
+        while room is None and self._blocks:
             oldest = next(iter(self._blocks.values()))
             if now - oldest.landed_at < self._hold:
                 break
             self.drop(oldest.fingerprint, oldest.key)
-        if not self._fits(size, origin):
+            del oldest  # it would keep the memory that is asked for
+            room = self._room(size, origin)
+        if room is None:
             self.refused += 1
-            return False
+            return None
         self.reserved += size
         if self._shares is not None:
             self._shares.take(origin, size)
-        return True
+        return room
 
     def release(self, size: int, origin: str = "") -> None:
         """Gives back a reservation for `origin`, or what is left of it."""
@@ -113,6 +126,9 @@ class Staging:
         for name in found:
             self.drop(*name)
         return len(found)
+
+    def _room(self, size: int, origin: str) -> memoryview | None:
+        return self._memory(size) if self._fits(size, origin) else None
 
     def _fits(self, size: int, origin: str) -> bool:
         if self.bytes + self.reserved + size > self._bytes_max:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 
-import httpx
+import aiohttp
 
 from local_group.child import ChildSpec, ReadyCheck
 from local_group.config import MIB, GroupConfig
@@ -58,10 +59,13 @@ def etcd_child(config: GroupConfig) -> ChildSpec:
 def _ready(url: str) -> ReadyCheck:
     async def ready(_: int) -> str:
         try:
-            async with httpx.AsyncClient(timeout=_READY_TIMEOUT_S) as client:
-                answer = await client.get(f"{url}/health")
-        except httpx.HTTPError:
+            limit = aiohttp.ClientTimeout(total=_READY_TIMEOUT_S)
+            async with (
+                aiohttp.ClientSession(timeout=limit) as client,
+                client.get(f"{url}/health") as answer,
+            ):
+                return "" if answer.status == 200 else "etcd to be well"
+        except (aiohttp.ClientError, asyncio.TimeoutError):
             return "etcd to answer"
-        return "" if answer.status_code == httpx.codes.OK else "etcd to be well"
 
     return ready

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from federation.transfer.fair import FIRST_IN_A_ROW, WEIGHTS, FairQueue, PullClass
 from federation.transfer.flight import PIECE_BYTES
-from federation.transfer.schedule import STARVED_SECONDS, Place, Schedule
+from federation.transfer.schedule import STARVED_SECONDS, Claim, Schedule
 
 FIRST, BATCH, PREFETCH = PullClass
 MIB = 1 << 20
@@ -113,7 +113,7 @@ def test_what_may_be_under_way_is_bounded_and_freed(
 ) -> None:
     rng = random.Random(seed)
     schedule = Schedule(streams=streams, most=most, message_bytes=MIB)
-    places: list[Place] = []
+    places: list[Claim] = []
     now = 0.0
     for _ in range(steps):
         now += rng.random() * 0.1
@@ -169,7 +169,7 @@ def test_bytes_are_shared_by_class_and_namespace(seed: int, first: bool) -> None
     for pull_class in (PREFETCH, BATCH):
         for namespace in (b"a", b"b"):
             assert schedule.join(pull_class, namespace) is not None
-    running: list[Place] = []
+    running: list[Claim] = []
     while (turn := schedule.next()) is not None:
         schedule.begin(turn, 0.0)
         running.append(turn)
@@ -177,7 +177,7 @@ def test_bytes_are_shared_by_class_and_namespace(seed: int, first: bool) -> None
         urgent = schedule.join(FIRST, b"c")
         assert urgent is not None
         schedule.begin(urgent, 0.0)
-    sent: list[Place] = []
+    sent: list[Claim] = []
     """What the line carries, in the order in which it was asked for."""
     for place in running:
         sent += [place] * (place.given // (64 * 1024))
@@ -208,7 +208,7 @@ def test_no_more_is_under_way_than_the_window_and_a_piece(
     """Where everything comes in time, and nobody is urgent."""
     rng = random.Random(seed)
     schedule = Schedule(streams=streams, most=64, message_bytes=MIB)
-    places: list[Place] = []
+    places: list[Claim] = []
     most = 0
     """Under the widest window so far: what was asked for then may still be under way."""
     for step in range(steps):

@@ -25,7 +25,7 @@ FP = b"f" * 16
 
 
 def block(key: str) -> StagedBlock:
-    return StagedBlock(FP, key, bytearray(b"x" * 10), b"d" * 16, "west", 7, 1.0, 2.0)
+    return StagedBlock(FP, key, memoryview(b"x" * 10), b"d" * 16, "west", 7, 1.0, 2.0)
 
 
 class FakeStore:

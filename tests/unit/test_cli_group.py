@@ -351,7 +351,16 @@ def test_codes_are_given_once() -> None:
 
 def test_the_command_line_loads_little() -> None:
     """`moonmesh --help` is quick because commands import what they need when they run."""
-    heavy = ["pydantic", "grpc", "httpx", "numpy", "mooncake", "psutil", "cryptography", "asyncio"]
+    heavy = [
+        "pydantic",
+        "grpc",
+        "aiohttp",
+        "numpy",
+        "mooncake",
+        "psutil",
+        "cryptography",
+        "asyncio",
+    ]
     script = f"import sys, federation.cli.main; print([m for m in {heavy} if m in sys.modules])"
     result = subprocess.run(
         [sys.executable, "-c", script],

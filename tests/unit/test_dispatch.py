@@ -184,7 +184,7 @@ async def test_a_prefetch_that_somebody_waits_for_now_is_let_send_all() -> None:
     pull = await let_in(pulls, guard, None, PullClass.PREFETCH)
     told = pull.turn.allowance.messages()
     before = await anext(told)
-    place = pull.turn.place
+    place = pull.turn.claim
     assert not before.all
     assert place.initial + before.credit == place.given == place.outstanding
     pulls.dispatch.lift(pull.turn, PullClass.FIRST_TOKEN)

@@ -9,7 +9,7 @@ import pytest
 
 from federation.transfer.fair import PullClass
 from federation.transfer.flight import BASE_SECONDS, FLIGHT_BYTES_MAX, PIECE_BYTES, Flight
-from federation.transfer.schedule import Place, Schedule
+from federation.transfer.schedule import Claim, Schedule
 
 MIB = 1 << 20
 
@@ -27,7 +27,7 @@ class Line:
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._count = 0
 
-    def ask(self, place: Place, size: int) -> None:
+    def ask(self, place: Claim, size: int) -> None:
         """The peer hears of it, and sends so many bytes."""
         self._at(self.now + self.trip / 2, lambda: self.send(size, lambda: self._came(place, size)))
 
@@ -54,7 +54,7 @@ class Line:
                 self.ask(place, size)
         self.now = until
 
-    def _came(self, place: Place, size: int) -> None:
+    def _came(self, place: Claim, size: int) -> None:
         self.moved += size
         self.schedule.came(place, size, self.now)
 

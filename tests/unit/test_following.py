@@ -17,6 +17,7 @@ from federation.following.follower import Follower
 from federation.following.leader import FOLLOW_METHOD, GroupService
 from federation.following.outgoing import Outgoing
 from federation.transfer.handover import EngineService
+from federation.transfer.slots import Slots
 from local_group.coordination.base import Leader
 from local_group.holdings import Change, Holdings
 from local_group.journal import Entry, Journal
@@ -103,6 +104,7 @@ class Place:
             touch=lambda fingerprint: None,
             limits=Limits(),
             on_error=self.problems.append,
+            slots=Slots(1 << 20),
         )
         self.server = grpc.aio.server()
         self.server.add_generic_rpc_handlers((engines.handlers(), self.group.handlers()))

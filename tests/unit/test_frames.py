@@ -76,15 +76,20 @@ def test_a_block_that_is_exactly_as_large_as_asked_for_passes() -> None:
 
 
 def test_memory_is_asked_for_before_it_is_taken_and_what_is_unfinished_is_known() -> None:
-    asked: list[int] = []
-    decoder = Decoder([8, 8], 128, lambda size: asked.append(size) or len(asked) < 2)  # type: ignore[func-returns-value]
+    asked: list[tuple[int, int]] = []
+
+    def memory(index: int, size: int) -> memoryview | None:
+        asked.append((index, size))
+        return frames.from_heap(index, size) if len(asked) < 2 else None
+
+    decoder = Decoder([8, 8], 128, memory)
     (block,) = decoder.feed(header(size=8, hops=3) + b"12345678")
     assert isinstance(block, Block)
     assert block.hops == 3
     assert decoder.unfinished_bytes == 0
     with pytest.raises(NoRoomError):
         list(decoder.feed(header(index=1, size=5)))
-    assert asked == [8, 5]
+    assert asked == [(0, 8), (1, 5)]
 
     cut = Decoder([8], 128)
     assert list(cut.feed(header(size=8) + b"123")) == []

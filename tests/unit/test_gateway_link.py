@@ -15,6 +15,7 @@ from federation import gateway_link as module
 from federation.gateway_link import GatewayLink
 from federation.identity import block_digest
 from federation.keys.namespace import Namespace
+from federation.memory import pointer_to
 from federation.transfer.frames import Encoder
 from moonmesh.v1 import engine_pb2
 from tests.support.clock import Punctuality
@@ -102,6 +103,19 @@ class FakeGateway:
         yield encoder.end()
 
 
+def pulled(
+    link: GatewayLink, keys: list[str], sizes: list[int], timeout: float
+) -> list[tuple[int, bytes]]:
+    """What arrives, as bytes."""
+    memory: dict[int, bytearray] = {}
+
+    def into(index: int, size: int) -> int:
+        memory[index] = bytearray(size)
+        return pointer_to(memoryview(memory[index]))[0]
+
+    return [(index, bytes(memory[index])) for index, _ in link.pull(keys, sizes, into, timeout)]
+
+
 @pytest.fixture
 def gateway(tmp_path: Path) -> Iterator[FakeGateway]:
     gateway = FakeGateway(tmp_path / "g.sock")
@@ -119,9 +133,9 @@ def link(gateway: FakeGateway) -> Iterator[GatewayLink]:
 
 
 def test_blocks_and_existence_come_through(link: GatewayLink) -> None:
-    assert list(link.pull(["a", "b"], [5, 5], 5.0)) == [
-        (0, bytearray(b"right")),
-        (1, bytearray(b"right")),
+    assert pulled(link, ["a", "b"], [5, 5], 5.0) == [
+        (0, b"right"),
+        (1, b"right"),
     ]
     assert link.exists(["here-1", "not", "here-2"], 0.0, 5.0) == [True, False, True]
 
@@ -130,11 +144,11 @@ def test_a_block_with_another_digest_is_not_handed_over(
     gateway: FakeGateway, link: GatewayLink
 ) -> None:
     gateway.digest_of = b"wrong"
-    assert list(link.pull(["a"], [5], 5.0)) == []
+    assert pulled(link, ["a"], [5], 5.0) == []
 
 
 def test_a_block_larger_than_its_room_is_not_handed_over(link: GatewayLink) -> None:
-    assert list(link.pull(["a"], [4], 5.0)) == []
+    assert pulled(link, ["a"], [4], 5.0) == []
 
 
 def test_what_is_written_is_told(gateway: FakeGateway, link: GatewayLink) -> None:
@@ -148,7 +162,7 @@ def test_a_gateway_that_is_gone_is_left_out_at_once_and_taken_back(
     gateway: FakeGateway, link: GatewayLink
 ) -> None:
     gateway.stop()
-    assert list(link.pull(["a"], [5], 5.0)) == []
+    assert pulled(link, ["a"], [5], 5.0) == []
     assert not link.usable
     link.report("kept", 5, b"d" * 16, 0)
     gateway.start()
@@ -162,7 +176,7 @@ def test_a_gateway_that_hangs_is_found_out_and_taken_back(
 ) -> None:
     gateway.hang.set()
     with Punctuality() as punctual:
-        assert punctual.call(lambda: list(link.pull(["a"], [5], 0.05))) == []
+        assert punctual.call(lambda: pulled(link, ["a"], [5], 0.05)) == []
     punctual.check(0.05)
     wait_for(lambda: not link.usable, module.PROBE_SECONDS + 2, "it to be left out")
     gateway.hang.clear()
@@ -175,11 +189,11 @@ def test_deadlines_that_are_too_short_do_not_make_a_healthy_gateway_a_slow_one(
 ) -> None:
     gateway.pull_seconds = 0.1
     for _ in range(20):
-        assert list(link.pull(["a"], [5], 0.005)) == []
+        assert pulled(link, ["a"], [5], 0.005) == []
     gateway.pull_seconds = 0.0
     wait_for(lambda: not link._doubted, 5, "the doubt to be looked into")
     assert link.usable
-    assert len(list(link.pull(["a"], [5], 5.0))) == 1
+    assert len(pulled(link, ["a"], [5], 5.0)) == 1
 
 
 def test_a_report_that_is_refused_is_dropped_and_holds_up_nothing(
@@ -205,13 +219,13 @@ def test_a_chain_longer_than_a_request_is_asked_for_in_pieces(
     gateway: FakeGateway, link: GatewayLink
 ) -> None:
     keys = [f"here-{n}" for n in range(10_000)]
-    blocks = list(link.pull(keys, [5] * len(keys), 30.0))
+    blocks = pulled(link, keys, [5] * len(keys), 30.0)
     assert [index for index, _ in blocks] == list(range(10_000))
     assert gateway.asked == [4096, 4096, 1808]
     assert link.exists([*keys, "not", "here-after"], 0.0, 30.0) == [True] * 10_000 + [False, True]
     long = [f"here-{n:04}" + "x" * 1000 for n in range(3000)]
     gateway.asked.clear()
-    assert len(list(link.pull(long, [5] * len(long), 30.0))) == 3000
+    assert len(pulled(link, long, [5] * len(long), 30.0)) == 3000
     assert max(gateway.asked) * 1009 < 1 << 20, "no request is above the limit of a message"
 
 

@@ -15,7 +15,7 @@ PEERS = ("east", "west")
 
 
 def block(key: str, size: int, origin: str, now: float) -> StagedBlock:
-    return StagedBlock(FP, key, bytearray(size), b"d" * 16, origin, 1, now, now)
+    return StagedBlock(FP, key, memoryview(bytearray(size)), b"d" * 16, origin, 1, now, now)
 
 
 def test_what_is_dropped_is_free_for_its_peer_again() -> None:

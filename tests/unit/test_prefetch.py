@@ -15,6 +15,7 @@ from federation.identity import Envelope
 from federation.keys.namespace import Namespace
 from federation.router import KEYS_MAX
 from federation.transfer.handover import EngineService
+from federation.transfer.slots import Slots
 from moonmesh.v1 import engine_pb2
 from tests.support.groups import write_group
 
@@ -71,6 +72,7 @@ async def attached(namespace: Envelope, patterns: list[str]) -> engine_pb2.Attac
         touch=lambda fingerprint: None,
         limits=Limits(),
         on_error=lambda what: None,
+        slots=Slots(1 << 20),
     )
     request = engine_pb2.AttachRequest(envelope_json=namespace.canonical(), patterns=patterns)
     raw = await service.attach(request.SerializeToString(), None)  # type: ignore[arg-type]

@@ -136,7 +136,9 @@ def test_staging_is_purged_too() -> None:
     staging = Staging(bytes_max=100, hold=1000)
     for key, origin, epoch in (("a", "evil", 1), ("b", "east", 1), ("c", "evil", 2)):
         assert staging.reserve(10, 0.0, origin)
-        staging.land(StagedBlock(FP, key, bytearray(10), b"d" * 16, origin, epoch, 0.0, 0.0), 10)
+        staging.land(
+            StagedBlock(FP, key, memoryview(bytearray(10)), b"d" * 16, origin, epoch, 0.0, 0.0), 10
+        )
     run(Mooncake(""), holdings(), staging, epoch=2)
     assert [staging.get(FP, key) is not None for key in "abc"] == [True, True, False]
     run(Mooncake(""), holdings(), staging)

@@ -12,7 +12,9 @@ FP = b"f" * 16
 
 
 def block(key: str, size: int, landed_at: float) -> StagedBlock:
-    return StagedBlock(FP, key, bytearray(size), b"d" * 16, "west", 1, landed_at, landed_at)
+    return StagedBlock(
+        FP, key, memoryview(bytearray(size)), b"d" * 16, "west", 1, landed_at, landed_at
+    )
 
 
 def test_a_block_stays_for_its_time_even_when_room_is_wanted() -> None:

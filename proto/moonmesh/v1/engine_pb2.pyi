@@ -16,18 +16,20 @@ class AttachRequest(_message.Message):
     def __init__(self, envelope_json: _Optional[str] = ..., patterns: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class AttachReply(_message.Message):
-    __slots__ = ("group", "fingerprint", "federated", "reason", "limits")
+    __slots__ = ("group", "fingerprint", "federated", "reason", "limits", "memory")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
     FEDERATED_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     LIMITS_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_FIELD_NUMBER: _ClassVar[int]
     group: str
     fingerprint: bytes
     federated: bool
     reason: str
     limits: RequestLimits
-    def __init__(self, group: _Optional[str] = ..., fingerprint: _Optional[bytes] = ..., federated: bool = ..., reason: _Optional[str] = ..., limits: _Optional[_Union[RequestLimits, _Mapping]] = ...) -> None: ...
+    memory: int
+    def __init__(self, group: _Optional[str] = ..., fingerprint: _Optional[bytes] = ..., federated: bool = ..., reason: _Optional[str] = ..., limits: _Optional[_Union[RequestLimits, _Mapping]] = ..., memory: _Optional[int] = ...) -> None: ...
 
 class RequestLimits(_message.Message):
     __slots__ = ("keys", "reports", "key_bytes", "block_bytes", "message_bytes")
@@ -88,16 +90,18 @@ class ExistsReply(_message.Message):
     def __init__(self, landed: _Optional[bytes] = ...) -> None: ...
 
 class EnginePullRequest(_message.Message):
-    __slots__ = ("fingerprint", "keys", "max_sizes", "pull_class")
+    __slots__ = ("fingerprint", "keys", "max_sizes", "pull_class", "memory")
     FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
     KEYS_FIELD_NUMBER: _ClassVar[int]
     MAX_SIZES_FIELD_NUMBER: _ClassVar[int]
     PULL_CLASS_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_FIELD_NUMBER: _ClassVar[int]
     fingerprint: bytes
     keys: _containers.RepeatedScalarFieldContainer[str]
     max_sizes: _containers.RepeatedScalarFieldContainer[int]
     pull_class: _pull_pb2.PullClass
-    def __init__(self, fingerprint: _Optional[bytes] = ..., keys: _Optional[_Iterable[str]] = ..., max_sizes: _Optional[_Iterable[int]] = ..., pull_class: _Optional[_Union[_pull_pb2.PullClass, str]] = ...) -> None: ...
+    memory: int
+    def __init__(self, fingerprint: _Optional[bytes] = ..., keys: _Optional[_Iterable[str]] = ..., max_sizes: _Optional[_Iterable[int]] = ..., pull_class: _Optional[_Union[_pull_pb2.PullClass, str]] = ..., memory: _Optional[int] = ...) -> None: ...
 
 class LocateRequest(_message.Message):
     __slots__ = ("fingerprint", "keys")
