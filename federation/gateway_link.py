@@ -25,6 +25,7 @@ from federation.taken import Taken
 from federation.taking import MESSAGE_BYTES_MAX, Into, Taking
 from federation.telemetry import inject
 from federation.timeouts import Deadline
+from federation.transfer.fair import PullClass
 from federation.transfer.handover import ATTACH_METHOD, EXISTS_METHOD, REPORT_METHOD
 from federation.trust.credentials import EngineCredentials
 from local_group.breaker import Breaker, BreakerLimits, BreakerState
@@ -157,7 +158,7 @@ class GatewayLink:
                 fingerprint=self._fingerprint,
                 keys=keys[piece],
                 wait_ms=max(0, int(1000 * min(wait, until.left()))),
-                pull_class=engine_pb2.FIRST_TOKEN,
+                pull_class=PullClass.FIRST_TOKEN.name,
             )
             try:
                 raw = self._exists(

@@ -20,6 +20,7 @@ from federation.memory import bytes_at, copy_between
 from federation.taken import Taken
 from federation.telemetry import inject
 from federation.timeouts import Deadline
+from federation.transfer.fair import PullClass
 from federation.transfer.frames import Block, Decoder
 from federation.transfer.handover import LEND_METHOD, PULL_METHOD
 from federation.transfer.passing import Mapping, PassingError
@@ -102,7 +103,7 @@ class Taking:
             fingerprint=self._fingerprint,
             keys=keys,
             max_sizes=max_sizes,
-            pull_class=engine_pb2.FIRST_TOKEN,
+            pull_class=PullClass.FIRST_TOKEN.name,
             before=before,
         )
         until = Deadline(timeout)

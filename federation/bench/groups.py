@@ -288,14 +288,25 @@ class GroupSet:
         return found if isinstance(found, dict) else {}
 
 
-async def init_peers(folder: Path, configs: Sequence[Path], log: Path) -> None:
+async def init_peers(
+    folder: Path,
+    configs: Sequence[Path],
+    log: Path,
+    reached_at: Mapping[str, str] = MappingProxyType({}),
+) -> None:
     """Make keys, certificates and `peering.toml` files for freshly written federated groups.
+
+    Args:
+        reached_at: group → where its peers are to connect to, if that is not where it listens.
 
     Raises:
         BenchError: if that fails.
     """
     groups = [load_group(path) for path in configs]
-    addresses = [f"--group={g.name}={g.gateway.listen}:{g.ports.peers}" for g in groups]
+    addresses = [
+        f"--group={g.name}={reached_at.get(g.name, f'{g.gateway.listen}:{g.ports.peers}')}"
+        for g in groups
+    ]
     await _peer_init(
         folder, log, f"--federation={FEDERATION}", f"--namespaces={NAMESPACE}", *addresses
     )

@@ -35,6 +35,11 @@ class AdmitOption(str, enum.Enum):
     never = "never"
 
 
+class PartOption(str, enum.Enum):
+    loopback = "loopback"
+    shaped = "shaped"
+
+
 class PlacementOption(str, enum.Enum):
     random = "random"
     first_block = "first-block"
@@ -255,6 +260,18 @@ def pull(
     singles: Annotated[
         int, typer.Option(min=0, max=100_000, help="Pulls of one block, for the time to the first.")
     ] = 3000,
+    only: Annotated[
+        PartOption | None,
+        typer.Option(
+            help="One part: on the loopback, against what it is made of; or over a shaped link."
+        ),
+    ] = None,
+    mbit: Annotated[
+        float, typer.Option(min=10, max=2000, help="Of the link that first tokens are waited on.")
+    ] = 400.0,
+    shaped_singles: Annotated[
+        int, typer.Option(min=10, max=100_000, help="Pulls of one block over it.")
+    ] = 500,
     port_base: Annotated[
         int, typer.Option(min=1024, max=65_000, help="Look for free ports from here.")
     ] = PORT_BASE,
@@ -265,6 +282,7 @@ def pull(
     Starts its own groups in a temporary folder and always takes them down again; about two minutes.
     """
     from federation.bench.pull import PullBench, pull_report
+    from federation.bench.pull_shaped import ShapedBench
     from federation.bench.report import check_writable
 
     check_writable(json_file)
@@ -275,6 +293,8 @@ def pull(
             block_bytes=block_bytes,
             singles=singles,
             port_base=port_base,
+            only=only.value if only is not None else None,
+            shaped=ShapedBench(singles=shaped_singles, mbit=mbit, rounds=min(rounds, 4)),
         ),
         _aside(),
     )

@@ -21,6 +21,7 @@ from federation.identity import DIGEST_BYTES, Envelope, Fingerprint
 from federation.keys.namespace import Namespace
 from federation.telemetry import SPAN_GATEWAY_PULL, SpanKind, extract, span
 from federation.transfer.checks import RequestError, check_keys
+from federation.transfer.fair import PullClass
 from federation.transfer.frames import Encoder
 from federation.transfer.places import Place, PlaceWriter
 from federation.transfer.puller import Puller
@@ -172,6 +173,7 @@ class EngineService:
         """Starts pulling what peers have of a chain, and says what has landed within the wait."""
         request = await self._parse(engine_pb2.ExistsRequest, raw, context)
         fingerprint, keys, sizes = await self._check(request.fingerprint, request.keys, (), context)
+        pull_class = PullClass.told(request.pull_class)
         with span(
             SPAN_GATEWAY_PULL,
             {"moonmesh.keys": len(keys), "moonmesh.wait_ms": request.wait_ms},
@@ -187,12 +189,13 @@ class EngineService:
                 sizes,
                 timeout=wait + background,
                 background=background,
-                whatever_it_takes=request.pull_class == engine_pb2.PREFETCH,
+                whatever_it_takes=pull_class is PullClass.PREFETCH,
+                pull_class=pull_class,
             )
             try:
                 await ask.settle(wait)
                 landed = bytes(ask.landed(index) for index in range(len(ask)))
-                if request.pull_class == engine_pb2.PREFETCH:
+                if pull_class is PullClass.PREFETCH:
                     before = ""
                     for block in ask.here():
                         self._prefetched(block, before)
@@ -237,7 +240,7 @@ class EngineService:
             SPAN_GATEWAY_PULL,
             {
                 "moonmesh.keys": len(keys),
-                "moonmesh.class": engine_pb2.PullClass.Name(request.pull_class),
+                "moonmesh.class": PullClass.told(request.pull_class).name,
             },
             parent=extract(context.invocation_metadata()),
             kind=SpanKind.SERVER,
@@ -246,7 +249,13 @@ class EngineService:
             before = request.before if len(request.before) <= self._limits.key_bytes_max else ""
             if before:
                 self._read_on(fingerprint, before)
-            ask = self._puller.ask(fingerprint, keys, sizes, timeout=timeout)
+            ask = self._puller.ask(
+                fingerprint,
+                keys,
+                sizes,
+                timeout=timeout,
+                pull_class=PullClass.told(request.pull_class),
+            )
             handed, flushed = 0, 0.0
             try:
                 for index in range(len(keys)):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 from federation.catalog.view import CatalogView
 from federation.config import Limits
@@ -22,12 +22,15 @@ from federation.limits.ticket import Cost, Refusal, Ticket
 from federation.request_limits import RequestLimits
 from federation.telemetry import SPAN_GATEWAY_LOCATE, span
 from federation.transfer.ask import Ask, NobodyWaits, Wanted
-from federation.transfer.frames import NoRoomError
+from federation.transfer.dispatch import Dispatch
+from federation.transfer.fair import PullClass
+from federation.transfer.frames import HEADER_BYTES, NoRoomError
 from federation.transfer.intake import Intake
-from federation.transfer.planner import Planner
+from federation.transfer.job import Job
+from federation.transfer.planner import Plan, Planner, Run
+from federation.transfer.schedule import LOWER_BLOCKS_MAX
 from federation.transfer.source import Holder, Source
 from federation.transfer.staging import StagedBlock, Staging
-from federation.transfer.turns import Turns
 
 __all__ = ["Ask", "Holder", "Puller", "Source"]
 
@@ -62,15 +65,20 @@ class Puller:
             keys=limits.peer_request_keys_max, message_bytes=limits.control_message_bytes_max
         )
         self._under_way: dict[tuple[bytes, str], Wanted] = {}
-        self._turns = Turns()
+        self._dispatch = Dispatch(limits)
         self._jobs: dict[str, set[asyncio.Task[None]]] = {}
         self._intake = Intake(
-            staging=staging, settle=self._arrived, limits=limits, unattested=unattested
+            staging=staging,
+            settle=self._arrived,
+            came=self._dispatch.came,
+            limits=limits,
+            unattested=unattested,
         )
         self.speeds = self._intake.speeds
         self.planner = Planner(self.speeds, block_seconds)
         """Says what is pulled from whom."""
         self.pull_ms = self._intake.pull_ms
+        self.hedges = self._intake.hedges
         self.view_age_ms = Samples()
         """Age of the freshest view that a look-up was answered from, in ms."""
 
@@ -92,6 +100,7 @@ class Puller:
         *,
         timeout: float,
         background: float = 0.0,
+        pull_class: PullClass = PullClass.BATCH,
         whatever_it_takes: bool = False,
     ) -> Ask:
         """Starts what has to be pulled of a chain; never waits.
@@ -101,6 +110,7 @@ class Puller:
             max_sizes: bytes that the caller has room for, one per key.
             timeout: seconds after which the pulls end.
             background: seconds for which they go on although nobody waits any more.
+            pull_class: how urgent it is. A pull that is under way already is lifted to it.
             whatever_it_takes: also what is cheaper to compute.
         """
         now = asyncio.get_running_loop().time()
@@ -116,6 +126,7 @@ class Puller:
                     key_hash(fingerprint, keys[index]),
                     max_sizes[index],
                     asyncio.get_running_loop().create_future(),
+                    pull_class,
                 )
                 for index in fresh  # a key that is asked for twice is wanted once
             }
@@ -133,8 +144,7 @@ class Puller:
         blocks[end:] = [None] * (len(blocks) - end)
         for slot in blocks[:end]:
             if isinstance(slot, Wanted):
-                slot.waiters += 1
-                slot.background_until = max(slot.background_until, now + background)
+                slot.ask(pull_class, now + background)
         return Ask(blocks)
 
     async def close(self) -> None:
@@ -152,61 +162,123 @@ class Puller:
         whatever_it_takes: bool,
     ) -> set[int]:
         """Plans over the holders and starts a stream a run; the places that are now under way."""
-        with span(SPAN_GATEWAY_LOCATE, {"moonmesh.keys": len(wanted)}) as here:
-            now = time.monotonic()
-            holders = self._holders(fingerprint)
-            sources = {source.name: source for source, _ in holders}
-            views = {source.name: view for source, view in holders}
-            ages = [age for view in views.values() if (age := view.age(now)) is not None]
-            if ages:
-                self.view_age_ms.add(1000 * min(ages))
-            tried: set[str] = set().union(*(w.tried for w in wanted))
-            plan = self.planner.plan(
-                fingerprint,
-                [w.key_hash for w in wanted],
-                [(name, view) for name, view in views.items() if name not in tried],
-                now,
-                whatever_it_takes=whatever_it_takes,
-            )
-            here.set_attributes(plan.attributes())
+        tried: set[str] = set().union(*(w.tried for w in wanted))
+        plan, holders = self._plan(fingerprint, wanted, tried, whatever_it_takes)
         counters.add("moonmesh_recompute_blocks_total", plan.left)
         counters.add("moonmesh_trial_blocks_total", plan.trial)
         started: set[int] = set()
         for run in plan.runs:
-            jobs = self._jobs.setdefault(run.peer, set())
-            for piece in self._fits.pieces([wanted[index].key for index in run.indices]):
-                if len(jobs) >= self._limits.pulls_waiting_per_peer:
+            for indices in self._requests(run, wanted):
+                part = [wanted[index] for index in indices]
+                job = self._join(*holders[run.peer], fingerprint, part, deadline)
+                if job is None:
                     counters.add("moonmesh_pulls_shed_total")
                     return started  # what follows would lie behind a gap
-                indices = run.indices[piece]
-                part = [wanted[index] for index in indices]
-                task = asyncio.create_task(
-                    self._pull(sources[run.peer], views[run.peer], fingerprint, part, deadline)
-                )
-                jobs.add(task)
-                task.add_done_callback(jobs.discard)
+                self._run(job)
                 started.update(indices)
         return started
 
-    async def _pull(
+    def _plan(
+        self,
+        fingerprint: bytes,
+        wanted: Sequence[Wanted],
+        without: Collection[str],
+        whatever_it_takes: bool,
+    ) -> tuple[Plan, dict[str, Holder]]:
+        """Whom to ask for what, and all who could be asked by their names."""
+        with span(SPAN_GATEWAY_LOCATE, {"moonmesh.keys": len(wanted)}) as here:
+            now = time.monotonic()
+            holders = {source.name: (source, view) for source, view in self._holders(fingerprint)}
+            ages = [age for _, view in holders.values() if (age := view.age(now)) is not None]
+            if ages:
+                self.view_age_ms.add(1000 * min(ages))
+            plan = self.planner.plan(
+                fingerprint,
+                [w.key_hash for w in wanted],
+                [(name, view) for name, (_, view) in holders.items() if name not in without],
+                now,
+                kind=min(w.pull_class for w in wanted).name,
+                whatever_it_takes=whatever_it_takes,
+            )
+            here.set_attributes(plan.attributes())
+        return plan, holders
+
+    def _hedge(self, job: Job) -> None:
+        """The peer is later than it ever is: another one that has all of it is asked as well."""
+        part = job.part
+        if not job.silent or not job.active or job.abandoned(asyncio.get_running_loop().time()):
+            return
+        if any(wanted.hedged or wanted.landed.done() for wanted in part):
+            return
+        tried: set[str] = {job.source.name}.union(*(w.tried for w in part))
+        # What lies behind it is on its way: it is worth what it takes.
+        (runs, *_), holders = self._plan(job.fingerprint, part, tried, whatever_it_takes=True)
+        if len(runs) != 1 or len(runs[0].indices) != len(part) or not self.hedges.take():
+            return
+        other = self._join(*holders[runs[0].peer], job.fingerprint, part, job.deadline)
+        if other is None:
+            return
+        counters.add("moonmesh_pulls_hedged_total")
+        other.hedge, other.rival, job.rival = True, job, other
+        for wanted in part:
+            wanted.hedged = True
+        self._run(other)
+
+    def _requests(self, run: Run, wanted: Sequence[Wanted]) -> Iterator[Sequence[int]]:
+        """A run in what fits one request each."""
+        for piece in self._fits.pieces([wanted[index].key for index in run.indices]):
+            indices = run.indices[piece]
+            lower = all(wanted[i].pull_class is not PullClass.FIRST_TOKEN for i in indices)
+            step = LOWER_BLOCKS_MAX if lower else len(indices)
+            for start in range(0, len(indices), step):
+                yield indices[start : start + step]
+
+    def _join(
         self,
         source: Source,
         view: CatalogView,
         fingerprint: bytes,
         part: Sequence[Wanted],
         deadline: float,
-    ) -> None:
+    ) -> Job | None:
+        """A request that waits for its turn; None if there is no room for it."""
+        cost = Cost(retry=any(wanted.asked for wanted in part))
+        pull_class = min(wanted.pull_class for wanted in part)
+        size = None if view.mean_size is None else int(view.mean_size) + HEADER_BYTES
+        expects = None if size is None else size * len(part) + HEADER_BYTES
+        turn = self._dispatch.join(source.guard, cost, pull_class, fingerprint, len(part), expects)
+        if turn is None:
+            return None
+        job = Job(source, view, fingerprint, part, deadline, turn, self._dispatch)
+        for each in part:
+            each.carrier = job
+        return job
+
+    def _run(self, job: Job) -> None:
+        jobs = self._jobs.setdefault(job.source.name, set())
+        task = asyncio.create_task(self._pull(job))
+
+        def ended(task: asyncio.Task[None]) -> None:
+            jobs.discard(task)
+            self._dispatch.leave(job.turn)  # here, for a task that ends before it runs
+
+        jobs.add(task)
+        task.add_done_callback(ended)
+
+    async def _pull(self, job: Job) -> None:
         """One stream, and what remains after it: asked of another holder, or given up."""
         loop = asyncio.get_running_loop()
+        source, deadline = job.source, job.deadline
         # Whoever waits is told at the deadline; the stream may be listened to for a moment more.
-        give_up = loop.call_at(deadline, self._give_up, fingerprint, part)
+        give_up = loop.call_at(deadline, self._give_up, job.fingerprint, job.part)
         others = False
         """Whether what is left may be asked of another holder."""
+        same = False
+        """Whether this one may be asked again."""
         try:
-            cost = Cost(retry=any(wanted.asked for wanted in part))
-            ticket = await self._turns.admit(source.guard, cost, deadline)
+            ticket = await self._dispatch.admit(job.turn, deadline)
             if not isinstance(ticket, Refusal):
-                await self._with_ticket(ticket, source, view, fingerprint, part, deadline)
+                await self._with_ticket(ticket, job)
                 source.absolve()
             elif ticket.passes:
                 counters.add("moonmesh_pulls_shed_total")
@@ -215,45 +287,55 @@ class Puller:
             counters.add("moonmesh_staging_full_total")
             source.guard.refuse(GuardName.STAGING, time.monotonic())
         except NobodyWaits:
-            pass
+            others = same = True  # somebody may have come since
         except PeerError as error:
             counters.add("moonmesh_pull_errors_total")
             source.blame(error)
             others = True
+            # A stream that was under way and broke: its peer may be there all the same.
+            same = not job.silent and Failure(error.failure) is Failure.UNREACHABLE
         except Exception:
             # A defect of ours: whoever waits must not wait for it, nor the peer be blamed.
             counters.add("moonmesh_pull_defects_total")
             log.exception("a pull from %s ended by a defect", source.name)
         finally:
             give_up.cancel()
-            left = [wanted for wanted in part if not wanted.landed.done()]
-            for wanted in left:
-                wanted.tried.add(source.name)
-            now = loop.time()
-            again: set[int] = set()
-            if others and now < deadline and any(w.wanted(now) for w in left):
-                # What lies behind it is on its way: it is worth what it takes.
-                again = self._start(fingerprint, left, deadline, whatever_it_takes=True)
-            for place, wanted in enumerate(left):
-                if place not in again:
-                    self._settle(fingerprint, wanted, None)
+            self._dispatch.leave(job.turn)
+            self._ended(job, others, same)
 
-    async def _with_ticket(
-        self,
-        ticket: Ticket,
-        source: Source,
-        view: CatalogView,
-        fingerprint: bytes,
-        part: Sequence[Wanted],
-        deadline: float,
-    ) -> None:
+    def _ended(self, job: Job, others: bool, same: bool) -> None:
+        """What is left of a request is asked of another holder, if it may be, or given up.
+
+        Args:
+            same: whether it may be of the same one, once.
+        """
+        job.active = False
+        now = asyncio.get_running_loop().time()
+        left = [wanted for wanted in job.part if not wanted.landed.done()]
+        for wanted in left:
+            if not same or wanted.resumed:
+                wanted.tried.add(job.source.name)
+            wanted.resumed = wanted.resumed or same
+        if job.lost or (job.rival is not None and job.rival.active and not job.rival.lost):
+            return  # the other one brings it
+        again: set[int] = set()
+        if others and now < job.deadline and any(w.wanted(now) for w in left):
+            # What lies behind it is on its way: it is worth what it takes.
+            again = self._start(job.fingerprint, left, job.deadline, whatever_it_takes=True)
+        for place, wanted in enumerate(left):
+            if place not in again:
+                self._settle(job.fingerprint, wanted, None)
+
+    async def _with_ticket(self, ticket: Ticket, job: Job) -> None:
         """A stream, with what it says of the peer told to its guard, however it ends."""
-        for wanted in part:
+        for wanted in job.part:
             wanted.asked = True
         how, retry_after = Failure.OURS, 0.0
+        timer = self._when_late(job)
         try:
-            missing = await self._intake.take(ticket, source, view, fingerprint, part, deadline)
-            ticket.done(time.monotonic(), promised=len(part), kept=len(part) - missing)
+            await self._intake.take(ticket, job)
+            promised = len(job.part)
+            ticket.done(time.monotonic(), promised=promised, kept=promised - job.missing)
         except NobodyWaits as end:
             told = end.arrived + end.missing
             if told:  # late for its callers, and well all the same
@@ -264,7 +346,18 @@ class Puller:
             retry_after = error.retry_after if isinstance(error, ShedError) else 0.0
             raise
         finally:
+            if timer is not None:
+                timer.cancel()
             ticket.done(time.monotonic(), ok=False, kind_of_failure=how, retry_after=retry_after)
+
+    def _when_late(self, job: Job) -> asyncio.TimerHandle | None:
+        """Looks at it once it is late, where a first token is waited for, and it is the first request."""
+        if job.hedge or job.turn.claim.pull_class is not PullClass.FIRST_TOKEN:
+            return None
+        seconds = self.hedges.begin(job.source.name)
+        if seconds is None:
+            return None
+        return asyncio.get_running_loop().call_later(seconds, self._hedge, job)
 
     def _give_up(self, fingerprint: bytes, part: Sequence[Wanted]) -> None:
         """The deadline has passed: what has not landed is not waited for any more."""

@@ -1,22 +1,11 @@
+from moonmesh.v1 import pull_pb2 as _pull_pb2
 from google.protobuf.internal import containers as _containers
-from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from collections.abc import Iterable as _Iterable, Mapping as _Mapping
 from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
-
-class PullClass(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
-    __slots__ = ()
-    PULL_CLASS_UNSPECIFIED: _ClassVar[PullClass]
-    FIRST_TOKEN: _ClassVar[PullClass]
-    BATCH: _ClassVar[PullClass]
-    PREFETCH: _ClassVar[PullClass]
-PULL_CLASS_UNSPECIFIED: PullClass
-FIRST_TOKEN: PullClass
-BATCH: PullClass
-PREFETCH: PullClass
 
 class AttachRequest(_message.Message):
     __slots__ = ("envelope_json", "patterns")
@@ -91,8 +80,8 @@ class ExistsRequest(_message.Message):
     fingerprint: bytes
     keys: _containers.RepeatedScalarFieldContainer[str]
     wait_ms: int
-    pull_class: PullClass
-    def __init__(self, fingerprint: _Optional[bytes] = ..., keys: _Optional[_Iterable[str]] = ..., wait_ms: _Optional[int] = ..., pull_class: _Optional[_Union[PullClass, str]] = ...) -> None: ...
+    pull_class: _pull_pb2.PullClass
+    def __init__(self, fingerprint: _Optional[bytes] = ..., keys: _Optional[_Iterable[str]] = ..., wait_ms: _Optional[int] = ..., pull_class: _Optional[_Union[_pull_pb2.PullClass, str]] = ...) -> None: ...
 
 class ExistsReply(_message.Message):
     __slots__ = ("landed",)
@@ -111,10 +100,10 @@ class EnginePullRequest(_message.Message):
     fingerprint: bytes
     keys: _containers.RepeatedScalarFieldContainer[str]
     max_sizes: _containers.RepeatedScalarFieldContainer[int]
-    pull_class: PullClass
+    pull_class: _pull_pb2.PullClass
     memory: int
     before: str
-    def __init__(self, fingerprint: _Optional[bytes] = ..., keys: _Optional[_Iterable[str]] = ..., max_sizes: _Optional[_Iterable[int]] = ..., pull_class: _Optional[_Union[PullClass, str]] = ..., memory: _Optional[int] = ..., before: _Optional[str] = ...) -> None: ...
+    def __init__(self, fingerprint: _Optional[bytes] = ..., keys: _Optional[_Iterable[str]] = ..., max_sizes: _Optional[_Iterable[int]] = ..., pull_class: _Optional[_Union[_pull_pb2.PullClass, str]] = ..., memory: _Optional[int] = ..., before: _Optional[str] = ...) -> None: ...
 
 class LocateRequest(_message.Message):
     __slots__ = ("fingerprint", "keys")
