@@ -382,9 +382,7 @@ async def test_a_key_that_is_asked_for_twice_is_pulled_once() -> None:
     assert bench.puller.under_way == 0
 
 
-async def test_the_speed_is_of_all_bytes_that_came_also_of_a_block_that_ends_in_the_next_message() -> (
-    None
-):
+async def test_a_speed_is_of_all_bytes_also_of_a_block_that_ends_in_the_next_message() -> None:
     async def whole_messages(request: peer_pb2.PullRequest) -> AsyncGenerator[bytes, None]:
         encoder = Encoder(SIZE)  # so the end of each block goes with the next header
         for index, key in enumerate(request.keys):
