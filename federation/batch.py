@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 from federation.identity import block_digest
 from federation.memory import bytes_at
@@ -12,6 +13,8 @@ from federation.timeouts import Deadline
 STEP_KEYS = 2048
 STEP_BYTES = 16 * 1024 * 1024
 """What is worked on between two looks at the clock: digests of 16 MiB take about 2 ms."""
+_NATURAL_END = 1 << 63
+"""No address or size is above."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +41,7 @@ class Batch:
         """The writer's digest of each block; None for what cannot be read."""
         return [
             block_digest(fingerprint, key, bytes_at(pointer, size))
-            if _is_key(key) and pointer and size
+            if pointer and size and _is_key(key)
             else None
             for key, pointer, size in zip(self.keys, self.pointers, self.sizes, strict=True)
         ]
@@ -67,11 +70,11 @@ def batches(
     start = 0
     while start < len(keys) and (until is None or until.left() > 0):
         end = min(len(keys), start + STEP_KEYS) if until is not None else len(keys)
-        here = [_natural(size) for size in sizes[start:end]]
+        here = _naturals(sizes[start:end])
         if until is not None:
             here = here[: _fitting(here)]
             end = start + len(here)
-        yield Batch(keys[start:end], [_natural(p) for p in pointers[start:end]], here)
+        yield Batch(keys[start:end], _naturals(pointers[start:end]), here)
         start = end
 
 
@@ -85,13 +88,22 @@ def _fitting(sizes: Sequence[int]) -> int:
     return len(sizes)
 
 
+def _naturals(values: Sequence[object]) -> list[int]:
+    """Each as `_natural`. Nearly always all of them are such ints, which is seen as a whole."""
+    if set(map(type, values)) == {int}:
+        numbers = cast("Sequence[int]", values)
+        if min(numbers) > 0 and max(numbers) < _NATURAL_END:
+            return list(numbers)
+    return [_natural(value) for value in values]
+
+
 def _natural(value: object) -> int:
     """An address or size as an int (numpy's too); 0 for anything that is none."""
     try:
         number = int(value)  # type: ignore[call-overload]
     except (TypeError, ValueError, OverflowError):
         return 0
-    return int(number) if 0 < number < 1 << 63 else 0
+    return int(number) if 0 < number < _NATURAL_END else 0
 
 
 def _is_key(key: object) -> bool:

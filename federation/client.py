@@ -20,7 +20,7 @@ from typing import Any
 
 from federation import telemetry
 from federation.batch import Batch, batches
-from federation.codes import OK, RPC_TIMEOUT, read_code
+from federation.codes import OK, RPC_TIMEOUT, codes_of, read_code
 from federation.counters import counters
 from federation.errors import ConfigError, NotOfferedError, UsageError
 from federation.gateway_link import GatewayLink, trace_folder
@@ -256,9 +256,12 @@ class FederatedStore:
                     outcomes = store.get_into_direct(names, batch.pointers, batch.sizes)
                 else:
                     outcomes = store.get_into(names, batch.pointers, batch.sizes, until.left())
-                results += [read_code(outcome) for outcome in outcomes]
+                results += codes_of(outcomes, read_code)
             results += [RPC_TIMEOUT] * (len(keys) - len(results))
-            tiers = ["local" if result > 0 else "miss" for result in results]
+            if results and min(results) > 0:
+                tiers = ["local"] * len(results)
+            else:
+                tiers = ["local" if result > 0 else "miss" for result in results]
             wait = self._federation_ms / 1000 if until is None else until.left()
             if wait > 0:
                 for place, size in fill_from_peers(

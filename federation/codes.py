@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from local_group import outcome as ours
 from local_group.outcome import Outcome, Status
 
@@ -17,6 +19,17 @@ _OURS = {
     ours.BOUNCE_EXCEEDED: INVALID_PARAMS,
 }
 """Our own codes; those not named here say that the call was not tried, and become `RPC_FAIL`."""
+
+
+def codes_of(outcomes: list[Outcome], code: Callable[[Outcome], int]) -> list[int]:
+    """The codes of many outcomes, of which most are one and the same object."""
+    if not outcomes:
+        return []
+    first = outcomes[0]
+    if outcomes.count(first) == len(outcomes):
+        return [code(first)] * len(outcomes)
+    made = {id(outcome): code(outcome) for outcome in outcomes}
+    return [made[id(outcome)] for outcome in outcomes]
 
 
 def read_code(outcome: Outcome) -> int:

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import grpc
 
@@ -50,6 +50,8 @@ REDIAL_MS = 100
 """Between two dials of the channel at first, and at most twice as long: a look in between is in vain."""
 DIAL_MS = 1000
 """What one dial may take; TLS, where the gateway is on another host, needs several round trips."""
+Report: TypeAlias = tuple[str, int, bytes, int]
+"""Key, size, digest and place in its chain of a block that was put."""
 _BREAKER = BreakerLimits(failures=1, window=8, open_s=0.25, open_max_s=LOOK_AGAIN_SECONDS)
 
 _OPTIONS: list[tuple[str, Any]] = [
@@ -94,7 +96,7 @@ class GatewayLink:
         self._taking = Taking(self._channel, self._fingerprint, socket_of(target), self._failed)
         self._lock = threading.Lock()
         self._breaker = Breaker(_BREAKER, random.Random())
-        self._reports: deque[engine_pb2.Written] = deque()
+        self._reports: deque[Report] = deque()
         self._answered = False
         self._federated = False
         self._reason = "not attached yet"
@@ -138,12 +140,14 @@ class GatewayLink:
 
     def report(self, key: str, size: int, digest: bytes, chain_position: int) -> None:
         """A block was put; told to the gateway soon. Never waits."""
-        if len(self._reports) >= REPORTS_MAX:
-            counters.add("moonmesh_reports_dropped_total")
-            return
-        self._reports.append(
-            engine_pb2.Written(key=key, size=size, digest=digest, chain_position=chain_position)
-        )
+        self.report_all([(key, size, digest, chain_position)])
+
+    def report_all(self, written: Sequence[Report]) -> None:
+        """Blocks were put; told to the gateway soon. Never waits."""
+        room = max(0, REPORTS_MAX - len(self._reports))
+        if len(written) > room:
+            counters.add("moonmesh_reports_dropped_total", len(written) - room)
+        self._reports.extend(written[:room])
         self._wake.set()
 
     def exists(self, keys: Sequence[str], wait: float, timeout: float) -> list[bool]:
@@ -276,12 +280,16 @@ class GatewayLink:
 
     def _send_reports(self) -> None:
         waiting = [self._reports[n] for n in range(min(len(self._reports), self._limits.reports))]
-        batch = waiting[: self._limits.fitting([item.key for item in waiting])]
+        batch = waiting[: self._limits.fitting([key for key, *_ in waiting])]
         if not batch:  # its key alone is longer than a request
             counters.add("moonmesh_reports_dropped_total")
             self._reports.popleft()
             return
-        request = engine_pb2.ReportRequest(fingerprint=self._fingerprint, written=batch)
+        written = (
+            engine_pb2.Written(key=key, size=size, digest=digest, chain_position=place)
+            for key, size, digest, place in batch
+        )
+        request = engine_pb2.ReportRequest(fingerprint=self._fingerprint, written=written)
         try:
             self._report(request.SerializeToString(), timeout=CONTROL_SECONDS)
         except grpc.RpcError as error:

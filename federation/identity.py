@@ -142,11 +142,9 @@ def block_digest(fingerprint: bytes, key: str, data: bytes | bytearray | memoryv
 
     It finds damage and mix-ups; it proves nothing about an honest writer (it is not keyed).
     """
-    state = xxhash.xxh3_128()
     name = key.encode()
-    state.update(fingerprint)
-    state.update(len(name).to_bytes(4, "little"))  # or a key could pass as the head of the bytes
-    state.update(name)
+    # The key's length, or a key could pass as the head of the bytes.
+    state = xxhash.xxh3_128(b"".join((fingerprint, len(name).to_bytes(4, "little"), name)))
     state.update(data)
     return state.digest()
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from federation.batch import Batch, batches
-from federation.codes import OK, RPC_TIMEOUT, put_code
+from federation.codes import OK, RPC_TIMEOUT, codes_of, put_code
 from federation.counters import counters
 from federation.gateway_link import GatewayLink
 from federation.identity import Fingerprint
@@ -95,11 +95,16 @@ class Writes:
             outcomes = self.store.put_from(names, batch.pointers, batch.sizes, left, config)
         outcomes = self._confirmed(names, outcomes, until)
         if self.link is not None:
-            for n, (key, outcome) in enumerate(zip(batch.keys, outcomes, strict=True)):
-                digest = digests[n]
-                if digest is not None and outcome.status is Status.STORED:
-                    self.link.report(key, batch.sizes[n], digest, chain_position + places[n])
-        return [put_code(outcome) for outcome in outcomes]
+            self.link.report_all(
+                [
+                    (key, size, digest, chain_position + place)
+                    for key, size, digest, place, outcome in zip(
+                        batch.keys, batch.sizes, digests, places, outcomes, strict=True
+                    )
+                    if digest is not None and outcome.status is Status.STORED
+                ]
+            )
+        return codes_of(outcomes, put_code)
 
     def _confirmed(
         self, names: Sequence[str], outcomes: list[Outcome], until: Deadline | None

@@ -8,6 +8,7 @@ import pytest
 
 from federation.codes import OK, RPC_TIMEOUT
 from federation.counters import counters
+from federation.gateway_link import Report
 from federation.identity import Fingerprint, block_digest
 from federation.taken import TAKEN_SECONDS, Taken
 from federation.timeouts import Deadline
@@ -72,8 +73,8 @@ class FakeLink:
         self.usable = True
         self.reported: list[tuple[str, int]] = []
 
-    def report(self, key: str, size: int, digest: bytes, chain_position: int) -> None:
-        self.reported.append((key, chain_position))
+    def report_all(self, written: Sequence[Report]) -> None:
+        self.reported += [(key, place) for key, _, _, place in written]
 
 
 @pytest.fixture
