@@ -36,8 +36,13 @@ _Bytes = BeforeValidator(parse_size)
 class Limits(BaseModel):
     """Bounds of one gateway. Sizes are bytes (or text such as "64 MiB"), times are ms."""
 
+    # Defaults are checked as well: what one bound leaves of another is seldom the other's default.
     model_config = ConfigDict(
-        frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True
+        frozen=True,
+        extra="forbid",
+        strict=True,
+        use_attribute_docstrings=True,
+        validate_default=True,
     )
 
     # Requests
@@ -299,6 +304,6 @@ class Limits(BaseModel):
         if message is not None and ENTRY_BYTES * value > message - 4 * KIB:
             raise ValueError(
                 f"{value} entries of {ENTRY_BYTES} bytes do not fit control_message_bytes_max "
-                f"({message}): at most {(message - 4 * KIB) // ENTRY_BYTES}"
+                f"({message}): at most {(message - 4 * KIB) // ENTRY_BYTES}, or raise that"
             )
         return value

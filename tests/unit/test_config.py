@@ -137,6 +137,56 @@ PROBLEMS = [
         "limits",
         "shorter than master.lease_ttl_ms 10000",
     ),
+    # One of two bounds given, and what it leaves of the other is not the other's default.
+    (
+        'staging_bytes = "256 MiB"',
+        'control_message_bytes_max = "64 KiB"',
+        23,
+        "limits.catalog_page_entries",
+        "65536 entries of 5 bytes do not fit control_message_bytes_max (65536): at most 12288",
+    ),
+    (
+        'staging_bytes = "256 MiB"',
+        "holdings_blocks = 100000000",
+        23,
+        "limits.serving_memory",
+        "and holdings_blocks (100000000): at least ",
+    ),
+    (
+        'staging_bytes = "256 MiB"',
+        'bounce_bytes = "8 GiB"',
+        23,
+        "limits.serving_memory",
+        "for bounce_bytes (8589934592)",
+    ),
+    (
+        'staging_bytes = "256 MiB"',
+        'serving_memory = "256 MiB"',
+        24,
+        "limits.serving_memory",
+        "for bounce_bytes (134217728) and holdings_blocks (4000000)",
+    ),
+    (
+        'staging_bytes = "256 MiB"',
+        'block_bytes_max = "200 MiB"\nstaging_bytes = "512 MiB"',
+        23,
+        "limits.bounce_bytes",
+        "134217728 bytes cannot hold one block of block_bytes_max (209715200)",
+    ),
+    (
+        'staging_bytes = "256 MiB"',
+        'block_bytes_max = "129 MiB"\nbounce_bytes = "129 MiB"',
+        23,
+        "limits.staging_bytes",
+        "268435456 bytes hold fewer than two blocks of block_bytes_max (135266304)",
+    ),
+    (
+        'lease_ttl_ms = 10000\n',
+        "lease_ttl_ms = 10001\n",
+        23,
+        "limits",
+        "staging_hold_ms 10000 is shorter than master.lease_ttl_ms 10001: raise it",
+    ),
     ('staging_bytes = "256 MiB"', "hop_limit = 2", 24, "limits.hop_limit", "must be at most 1"),
     ("[stores]\ncount = 2\n", "stores = 2\n[x]\n", 8, "master.stores", "is not a known key"),
     ("[limits]", "[[limits]]", 23, "limits", "must be a table, not list"),
@@ -308,6 +358,12 @@ def test_a_group_without_a_place(tmp_path: Path, text: str) -> None:
     file.write_text(text)
     with pytest.raises(ConfigError, match="data_dir"):
         load_place(file)
+
+
+def test_a_lease_is_compared_with_limits_that_are_not_in_the_file(tmp_path: Path) -> None:
+    text = GOOD[: GOOD.index("[limits]")].replace("lease_ttl_ms = 10000", "lease_ttl_ms = 10001")
+    with pytest.raises(ConfigError, match="staging_hold_ms 10000 is shorter"):
+        load_group(write(tmp_path, text))
 
 
 def test_a_serving_process_must_be_allowed_what_it_holds() -> None:
