@@ -192,6 +192,7 @@ class StatusReport:
                     "blocks": len(view),
                     "age_s": None if age is None else round(age, 3),
                     "cut": view.is_cut,
+                    "trouble": view.trouble,
                     "promises": {
                         "kept": view.honesty.kept,
                         "broken": view.honesty.broken,

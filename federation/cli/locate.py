@@ -62,10 +62,18 @@ def _ask(router: Router, chain: Sequence[str], wait: float) -> list[Located]:
     """Asks until all usable peers' catalogs are here, or the wait is over."""
     import time
 
+    from federation.peers.subscriptions import NOT_SHARED
+
     until = time.monotonic() + wait
     while True:
         found = router.locate(chain)
-        coming = any(each.blocks is None and each.usable and not each.own for each in found)
+        coming = any(
+            each.blocks is None
+            and each.usable
+            and not each.own
+            and not each.reason.startswith(NOT_SHARED)
+            for each in found
+        )
         if not coming or time.monotonic() >= until:
             return found
         time.sleep(LOOK_AGAIN_S)

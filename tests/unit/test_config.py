@@ -181,7 +181,7 @@ PROBLEMS = [
         "268435456 bytes hold fewer than two blocks of block_bytes_max (135266304)",
     ),
     (
-        'lease_ttl_ms = 10000\n',
+        "lease_ttl_ms = 10000\n",
         "lease_ttl_ms = 10001\n",
         23,
         "limits",
