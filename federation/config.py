@@ -156,7 +156,7 @@ class GroupFile(GroupConfig):
     @property
     def naming(self) -> Naming:
         """Under which keys its Mooncake holds blocks; made anew each time."""
-        return Naming(self.namespaces.values())
+        return Naming(self.namespaces.values(), self.limits.key_bytes_max)
 
     @property
     def unattested(self) -> frozenset[Fingerprint]:

@@ -223,6 +223,18 @@ def test_what_is_stored_under_a_key_is_known_from_it() -> None:
     assert Naming([other]).classify("x/ab") is None
 
 
+def test_a_key_that_no_peer_may_ask_for_is_of_no_namespace() -> None:
+    plain, other = namespace("x/{text}"), namespace(revision="r2")
+    naming = Naming([plain, other], 64)
+    for just in ("x/" + "a" * 62, "x/" + "é" * 31, "x/" + "\udcff" * 62):
+        assert naming.classify(just) == (plain.fingerprint(), just)
+        own = stored_key(other.fingerprint(), just)
+        assert naming.classify(own) == (other.fingerprint(), just), "the fingerprint does not count"
+        assert naming.classify(just + "b") is None
+        assert naming.classify(own + "b") is None
+    assert Naming([plain]).classify("x/" + "a" * 100) is not None
+
+
 def test_as_many_patterns_as_there_may_be_are_held_against_each_other_in_good_time() -> None:
     head = "m" * 200  # all of them begin alike: the slowest to tell apart
     spaces = {
