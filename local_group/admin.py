@@ -290,12 +290,17 @@ class _Listing:
         self._take([rest])
 
 
+def is_askable(key: str) -> bool:
+    """Whether the master can be asked for a key without a lease: it takes a comma for the end of one."""
+    return bool(key) and "," not in key
+
+
 def _split_askable(keys: Iterable[str]) -> tuple[list[str], dict[str, int | None]]:
     """(keys to ask for, answers for the keys that cannot be asked for), without duplicates."""
     askable: list[str] = []
     unknown: dict[str, int | None] = {}
     for key in dict.fromkeys(keys):
-        if key and "," not in key:
+        if is_askable(key):
             askable.append(key)
         else:
             unknown[key] = None

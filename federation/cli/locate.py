@@ -49,7 +49,7 @@ def locate(
 
     group = load_group(config)
     space = named_namespace(group, namespace, config)
-    chain = read_chain(keys, keys_file)
+    chain = read_chain(keys, keys_file, group.limits.key_bytes_max)
     with Router(f"unix:{group.gateway_socket}", space) as router:
         found = _ask(router, chain, wait)
     if as_json:
