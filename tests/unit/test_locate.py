@@ -353,6 +353,7 @@ def test_what_cannot_be_asked_for_is_a_usage_error(
         (["a", "--namespace", "other"], "no namespace 'other' here"),
         (["--keys-file", str(tmp_path / "none")], "cannot be read"),
         (["--keys-file", str(keys)], "65537 keys; a chain has 1 to 65536"),
+        (["k" * 1025], "a key over 1024 bytes (number 1 of the chain)"),
         ([""], "an empty key (number 1 of the chain)"),
     ):
         code, text = run("-c", config, *arguments)
