@@ -23,6 +23,8 @@ class AdminService:
         status: makes the gateway's document.
         peers: None for a group that runs alone.
         namespaces: makes the document of `moonmesh namespaces`.
+        new_pool: makes the pool of this place that of its group; returns why that is refused, "" if it is
+            so. None for a group of one place, whose pool nobody doubts.
     """
 
     def __init__(
@@ -31,11 +33,13 @@ class AdminService:
         purge: Purge,
         peers: PeerSide | None,
         namespaces: Callable[[], Awaitable[dict[str, Any]]],
+        new_pool: Callable[[], Awaitable[str]] | None = None,
     ) -> None:
         self._status = status
         self._namespaces = namespaces
         self._purge = purge
         self._peers = peers
+        self._new_pool = new_pool
 
     def handlers(self) -> grpc.GenericRpcHandler:
         """For a server that no other user can reach."""
@@ -44,6 +48,7 @@ class AdminService:
             "Purge": self.purge,
             "ReleasePeer": self.release_peer,
             "Namespaces": self.namespaces,
+            "NewPool": self.new_pool,
         }
         return grpc.method_handlers_generic_handler(
             "moonmesh.v1.Admin",
@@ -83,3 +88,8 @@ class AdminService:
         """This group's namespaces beside those of its peers, as JSON."""
         told = json.dumps(await self._namespaces())
         return bytes(engine_pb2.NamespacesAnswer(namespaces_json=told).SerializeToString())
+
+    async def new_pool(self, raw: bytes, context: grpc.aio.ServicerContext) -> bytes:
+        """Makes the pool of this place that of its group."""
+        refused = "" if self._new_pool is None else await self._new_pool()
+        return bytes(engine_pb2.NewPoolReply(refused=refused).SerializeToString())

@@ -62,7 +62,8 @@ class GatewayConfig(BaseModel):
     group has places on several hosts, all of them need it."""
     admit: Admit = "second-hit"
     """When a block that came from a peer is put into this group's own pool: `second-hit`: when an engine is
-    given it for the second time; `always`: once it is here; `never`: each read of it crosses the border."""
+    given it for the second time, or for the first if the peer is much slower than others, or hardly faster
+    than computing; `always`: once it is here; `never`: each read of it crosses the border."""
     peering: Annotated[Path, BeforeValidator(resolve_path)] | None = None
     """The group's `peering.toml`, relative to this file; without it the group runs alone."""
     kv_events: str = ""
@@ -162,6 +163,13 @@ class GroupFile(GroupConfig):
     def unattested(self) -> frozenset[Fingerprint]:
         """Namespaces of which unattested blocks may cross."""
         return frozenset(e.fingerprint() for e in self.namespaces.values() if e.unattested)
+
+    def block_seconds(self, fingerprint: bytes) -> float | None:
+        """What computing a block of a namespace takes an engine; None where its table does not say."""
+        return next(
+            (e.block_seconds for e in self.namespaces.values() if e.fingerprint() == fingerprint),
+            None,
+        )
 
     @property
     def peer_addresses(self) -> frozenset[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -9,6 +10,7 @@ from federation.config import GroupFile
 from federation.limits.guards import Guards
 from federation.peers.subscriptions import Subscriptions
 from federation.transfer.admission import Admission
+from federation.transfer.copies import Copies
 from federation.transfer.handover import EngineService
 from federation.transfer.locating import Locator, RouterService
 from federation.transfer.policy import AdmissionPolicy
@@ -38,6 +40,7 @@ def engine_side(
     shared: frozenset[bytes],
     store: StoreClient,
     ledger: Ledger,
+    copies: Copies,
     guards: Guards,
     subscriptions: Subscriptions | None,
     on_problem: Callable[[str], None],
@@ -45,6 +48,7 @@ def engine_side(
     """Puts the parts together.
 
     Args:
+        copies: what is in the pool of peers' blocks.
         exported, shared: namespaces that some peer may import, and those besides that some peer exports.
         subscriptions: what is known of peers; None for a group that runs alone.
         on_problem: told what an operator has to know.
@@ -62,6 +66,10 @@ def engine_side(
         ledger=ledger,
         naming=config.naming,
         policy=AdmissionPolicy(config.gateway.admit),
+        copies=copies,
+        dear=lambda block: puller.planner.dear(
+            block.fingerprint, block.origin, len(block.data), time.monotonic()
+        ),
         queue_max=limits.admission_queue_blocks,
         on_error=on_problem,
     )
@@ -71,6 +79,7 @@ def engine_side(
         landed=admission.landed,
         limits=limits,
         unattested=config.unattested,
+        block_seconds=config.block_seconds,
     )
     touch = subscriptions.touch if subscriptions else lambda fingerprint: None
     engines = EngineService(
@@ -81,6 +90,7 @@ def engine_side(
         ledger=ledger,
         puller=puller,
         given=admission.given,
+        read_on=admission.read_on,
         prefetched=admission.keep,
         touch=touch,
         limits=limits,
@@ -93,6 +103,7 @@ def engine_side(
         held=ledger.holdings.get,
         followed=subscriptions.known if subscriptions else lambda fingerprint: [],
         seconds=puller.speeds.seconds,
+        block_seconds=config.block_seconds,
     )
     router = RouterService(locator=locator, namespaces=shared, touch=touch, limits=limits)
     return EngineSide(slots, staging, admission, puller, engines, router)

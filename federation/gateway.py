@@ -18,6 +18,8 @@ from federation.engine_side import engine_side
 from federation.following.follower import Follower
 from federation.following.leader import GroupService
 from federation.following.outgoing import Outgoing
+from federation.giving_back import GivingBack
+from federation.how_we_are import tell_how_we_are
 from federation.kv_events import KvEvents
 from federation.leading import Leading
 from federation.limits.guards import make_guards
@@ -33,14 +35,14 @@ from federation.peers.side import PeerSide, peer_side
 from federation.peers.spawn import Spawner
 from federation.pool import PoolWatch, has_places
 from federation.purge import Purge
+from federation.removal import Removal
 from federation.status import Problems, StatusReport
 from federation.timeouts import unless
+from federation.transfer.copies import Copies
 from federation.transfer.staging import Staging
 from federation.trust.credentials import EngineCredentials, load_engine_credentials
 from federation.trust.handshakes import RefusalLog, StderrWatch
-from gossip.statement import Allowance, Health
 from local_group.admin import AdminClient
-from local_group.breaker import BreakerState
 from local_group.holdings import Change, Holdings
 from local_group.journal import Entry, Journal
 from local_group.ledger import Ledger
@@ -80,12 +82,13 @@ class Gateway:
         self._exported = member.sharing.all_exported if member else frozenset()
         self._shared = self._exported | (member.sharing.all_imported if member else frozenset())
         self._leading = Leading(config, self._problem)
+        self._copies = Copies(config.limits.foreign_percent)
         self._holdings = Holdings(
             blocks_max=config.limits.holdings_blocks,
             hop_limit=config.limits.hop_limit,
             on_change=self._moved,
             on_amended=self._moved,
-            on_hidden=lambda change: self._group.take(change),
+            on_hidden=self._hidden,
             unattested_ok=config.unattested.__contains__,
         )
         self._feed = Feed(self._holdings, self._exported)
@@ -144,6 +147,7 @@ class Gateway:
             self._wrote,
             imported=member.sharing.all_imported if member else (),
             alone=config.coordination.alone,
+            elsewhere=lambda: bool(self._leading.barred),
         )
         listings = Listings(
             ledger,
@@ -165,6 +169,7 @@ class Gateway:
             shared=self._shared,
             store=store,
             ledger=ledger,
+            copies=self._copies,
             guards=self._guards,
             subscriptions=peers.sessions.subscriptions if peers else None,
             on_problem=self._problem,
@@ -184,6 +189,7 @@ class Gateway:
                 "admission_blocks": lambda: side.admission.queued,
                 "journal_bytes": lambda: ledger.journal_bytes,
                 "foreign_blocks": lambda: ledger.remembered,
+                "copies_bytes": lambda: self._copies.bytes,
                 "feed_blocks": lambda: self._feed.waiting,
                 "pulls": lambda: puller.waiting,
                 "followers_blocks": lambda: self._group.waiting,
@@ -195,12 +201,14 @@ class Gateway:
             peers=peers,
             serving=serving,
         )
-        purge = Purge(store=store, holdings=holdings, staging=staging, listed=listings.stored_keys)
+        removal = Removal(store, holdings, listings.stored_keys)
+        purge = Purge(removal=removal, holdings=holdings, staging=staging)
         admin_service = AdminService(
             report.document,
             purge,
             peers,
             lambda: namespaces_document(config, peers, listings.unmatched),
+            pool.adopt if pool else None,
         )
         endpoints = Endpoints()
         try:
@@ -217,6 +225,7 @@ class Gateway:
             self._start(side.admission.run())
             self._start(self._housekeeping(staging, store))
             self._start(listings.run(self._lost))
+            self._start(GivingBack(self._copies, removal, admin).run())
             if events:
                 self._start(events.run())
             if serving and peers:
@@ -323,6 +332,8 @@ class Gateway:
 
     def _is_elsewhere(self, why: str) -> None:
         """What there is to say against this place's pool; "" for nothing."""
+        if self._leading.barred and not why:
+            self._lost.set()  # nothing was taken from listings meanwhile
         self._leading.bar(why)
         if self._follower:
             self._follower.bar(why)
@@ -330,20 +341,9 @@ class Gateway:
     # Small wiring
 
     def _say_how_we_are(self, store: StoreClient) -> None:
-        if self._peers is None or self._serving is None:
-            return
-        reason = ""
-        if store.stats().breaker != BreakerState.CLOSED.value:
-            reason = "its local Mooncake does not answer"
-        elif not self._serving.serves:
-            reason = "its serving process is being started"
-        elif not self._serving.well:
-            reason = "its local Mooncake does not answer"
-        gossip = self._peers.gossip
-        gossip.set_health(Health.DEGRADED if reason else Health.OK, reason)
-        load = self._load.measure(self._serving, time.monotonic())
-        limits = self._limits
-        gossip.set_load(load, Allowance(limits.peer_bytes_per_s, limits.serves_per_peer))
+        if self._peers is not None and self._serving is not None:
+            load = self._load.measure(self._serving, time.monotonic())
+            tell_how_we_are(self._peers.gossip, self._serving, store, load, self._limits)
 
     def _moved(self, change: Change) -> None:
         self._feed.take(change)
@@ -354,6 +354,10 @@ class Gateway:
         if self._follower is not None:
             self._follower.wrote(entries)
 
+    def _hidden(self, change: Change) -> None:
+        self._copies.follow(self._holdings, change.fingerprint, change.name)
+        self._group.take(change)
+
     def _tell_serving(self) -> None:
         if self._serving is not None:
             self._serving.nudge()
@@ -362,7 +366,7 @@ class Gateway:
         """Mooncake did not have a block when it was to be served, or has other bytes than were written; one
         put since then stands."""
         held = self._holdings.get(fingerprint, name)
-        if held is None or held.since != since:
+        if held is None or held.since != since or self._leading.barred:
             return
         if changed and self._ledger is not None:
             self._ledger.withhold(fingerprint, name)

@@ -25,6 +25,7 @@ from federation.taken import Taken
 from federation.taking import MESSAGE_BYTES_MAX, Into, Taking
 from federation.telemetry import inject
 from federation.timeouts import Deadline
+from federation.transfer.fair import PullClass
 from federation.transfer.handover import ATTACH_METHOD, EXISTS_METHOD, REPORT_METHOD
 from federation.trust.credentials import EngineCredentials
 from local_group.breaker import Breaker, BreakerLimits, BreakerState
@@ -157,7 +158,7 @@ class GatewayLink:
                 fingerprint=self._fingerprint,
                 keys=keys[piece],
                 wait_ms=max(0, int(1000 * min(wait, until.left()))),
-                pull_class=engine_pb2.FIRST_TOKEN,
+                pull_class=PullClass.FIRST_TOKEN.name,
             )
             try:
                 raw = self._exists(
@@ -173,12 +174,20 @@ class GatewayLink:
         return (landed + [False] * len(keys))[: len(keys)]
 
     def pull(
-        self, keys: Sequence[str], max_sizes: Sequence[int], into: Into, timeout: float
+        self,
+        keys: Sequence[str],
+        max_sizes: Sequence[int],
+        into: Into,
+        timeout: float,
+        before: str = "",
     ) -> Iterator[tuple[int, int]]:
         """Takes blocks of the chain into the caller's memory as they arrive; ends at the deadline, or early.
 
         Yields index and size of each that is there and as its writer wrote it. A chain that is too long for
         one request is pulled piece by piece, until one is incomplete.
+
+        Args:
+            before: the key before the first, if the caller has that block.
         """
         until = Deadline(timeout)
         for piece in self._limits.pieces(keys):
@@ -186,7 +195,11 @@ class GatewayLink:
                 return
             arrived, start = 0, piece.start
             here = partial(_shifted, into, start)
-            for index, size in self._taking.take(keys[piece], max_sizes[piece], here, until.left()):
+            if start:
+                before = keys[start - 1]
+            for index, size in self._taking.take(
+                keys[piece], max_sizes[piece], here, until.left(), before
+            ):
                 arrived += 1
                 yield start + index, size
             if arrived < piece.stop - start:

@@ -169,6 +169,9 @@ class KvEvents:
         """A message has come."""
         counters.add("moonmesh_kv_event_messages_total")
         news = self._stream.receive(frames)
+        if self._ledger.elsewhere():
+            self._removed.clear()
+            return
         doubtful: list[Entry] = []
         for event in news.events:
             block = self._classify(event.stored)

@@ -27,6 +27,8 @@ FIRST_TERM_S = 1.0
 that the gateway is ready all the same, as a follower."""
 FIRST_LOOK_S = 2.0
 """Seconds for what is looked at before the first campaign; it takes some ms, or coordination is gone."""
+LAST_LOOK_S = 0.5
+"""The same for a look at the moment of a takeover, which must not wait for a master that does not answer."""
 LEADERLESS_S = 10.0
 """Seconds without a leader, after which that is a problem: a takeover is none."""
 AGAIN_S = 5.0
@@ -49,7 +51,10 @@ class Leading:
         )
         self._term: Term | None = None
         self._campaign: asyncio.Task[Term] | None = None
+        self._winning: Term | None = None
+        """Won, and not begun yet."""
         self._raising = asyncio.Lock()
+        self._look: Callable[[], Awaitable[None]] | None = None
         self._barred = ""
         self._may_stand = asyncio.Event()
         self._may_stand.set()
@@ -79,16 +84,14 @@ class Leading:
         """Begins to campaign; returns once it leads, or after `FIRST_TERM_S`, or at once where it must not.
 
         Args:
-            look: done before, and may `bar` this gateway; it has `FIRST_LOOK_S`.
+            look: done before, and each time that a term is won; it may `bar` this gateway.
 
         Raises:
             CoordinationError: it can never lead.
         """
         await self._coordination.start()
-        if look is not None:
-            with contextlib.suppress(asyncio.TimeoutError):
-                async with timeout(FIRST_LOOK_S):
-                    await look()
+        self._look = look
+        await self._look_within(FIRST_LOOK_S)
         if self._barred:
             return
         campaign = self._stand()
@@ -96,7 +99,8 @@ class Leading:
         if not campaign.done():
             log.info("waiting for the term: another gateway leads, or coordination is gone")
             return
-        self._won(campaign.result())
+        self._campaign = None
+        await self._take(campaign.result())
 
     async def run(self, lead: Callable[[int], None], follow: Callable[[int], None]) -> None:
         """Goes on campaigning and leading, until it is cancelled; after `start`.
@@ -130,10 +134,31 @@ class Leading:
                 self._on_problem(f"this gateway cannot lead: {error}")
                 await asyncio.sleep(AGAIN_S)
                 continue
-            if self._may_stand.is_set():
-                self._won(term)
+            if await self._take(term):
                 return
-            await self._coordination.resign(term)  # won in the very moment
+
+    async def _take(self, term: Term) -> bool:
+        """Begins a term that was won, or gives it up: what there is against it may be known only now."""
+        self._winning = term
+        await self._look_within(LAST_LOOK_S)
+        self._winning = None
+        if self._may_stand.is_set():
+            self._won(term)
+            return True
+        await self._coordination.resign(term)
+        return False
+
+    async def _look_within(self, seconds: float) -> None:
+        if self._look is not None:
+            with contextlib.suppress(asyncio.TimeoutError):
+                async with timeout(seconds):
+                    await self._look()
+
+    async def stand_down(self) -> None:
+        """Gives up the term, if there is one; after `bar`, or it is won again."""
+        async with self._raising:
+            if self._term is not None:
+                await self._coordination.resign(self._term)
 
     def bar(self, why: str) -> None:
         """This gateway must not lead, and why; "" when it may again. A term that it has goes on."""
@@ -237,8 +262,9 @@ class Leading:
             await asyncio.gather(self._campaign, return_exceptions=True)
             if not self._campaign.cancelled() and self._campaign.exception() is None:
                 self._term = self._campaign.result()  # won in the very moment
-        if self._term is not None:
-            await self._coordination.resign(self._term)
+        for term in (self._winning, self._term):
+            if term is not None:
+                await self._coordination.resign(term)
         await self._coordination.close()
 
     def _stand(self) -> asyncio.Task[Term]:
@@ -246,7 +272,6 @@ class Leading:
         return self._campaign
 
     def _won(self, term: Term) -> None:
-        self._campaign = None
         self._term = term
         self._known = self._leaderless_since = None
         counters.add("moonmesh_terms_total")

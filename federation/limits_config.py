@@ -72,6 +72,10 @@ class Limits(BaseModel):
     admission_queue_blocks: Annotated[int, _count(1, 1_000_000)] = 4096
     """Blocks that have landed and wait to be put into the local Mooncake; more are not admitted, and a
     later miss pulls them again."""
+    foreign_percent: Annotated[int, _count(1, 100)] = 25
+    """Percent of the pool that copies of peers' blocks may take, of those that this gateway knows of. What is
+    more is given back, what was of no use for longest and the tails of chains first, and nothing more is
+    admitted meanwhile. Each copy pushes out a block that perhaps only this group has."""
     report_batch_max: Annotated[int, _count(1, 65_536)] = 4096
     """Blocks in one report of what an engine wrote; a larger report is refused."""
 

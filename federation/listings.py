@@ -81,11 +81,14 @@ class Listings:
         """Takes back what the last run knew, as far as Mooncake still has it."""
         async with self._one:
             began = time.monotonic()
+            listed = None
             try:
-                listed = await self._list()
+                if not self._ledger.elsewhere():
+                    listed = await self._list()
             except AdminError as error:
-                # Whose a block is must not be forgotten. That some may be gone costs a round trip each.
                 self._on_problem(f"no key listing at start, all of the journal is taken: {error}")
+            if listed is None:
+                # Whose a block is must not be forgotten. That some may be gone costs a round trip each.
                 known = await self._ledger.load(lambda fingerprint, name: True)
             else:
                 known = await self._ledger.load(listed.has)
@@ -95,6 +98,8 @@ class Listings:
     async def correct(self) -> None:
         """Lists now: withdraws what Mooncake has no more, and holds what is new."""
         async with self._one:
+            if self._ledger.elsewhere():
+                return
             began = time.monotonic()
             self._ledger.holdings.listing_begins()
             try:

@@ -33,7 +33,8 @@ def fill_from_peers(
     room = [int(sizes[place]) for place in absent]
     # Copies are made by the caller's thread, before its call returns: nobody touches its memory later.
     into = [int(pointers[place]) for place in absent]
-    for index, size in link.pull(wanted, room, lambda index, size: into[index], wait):
+    before = keys[absent[0] - 1] if absent[0] else ""
+    for index, size in link.pull(wanted, room, lambda index, size: into[index], wait, before):
         yield absent[index], size
 
 

@@ -4,15 +4,16 @@ without IO; `PoolWatch` looks.
 A place whose `[master] address` is wrong would follow all the same, and if it led, its key listing, of
 another pool, would withdraw everything. Addresses do not tell: places may name one master in several ways.
 Stores do: each gives its memory to one master, under an id that is drawn for it. So the leader publishes the
-ids that its master lists, and a place that sees none of them is elsewhere.
+ids that its master lists, and a place that sees none of them is elsewhere; while nobody leads, one that sees
+none of the last ones, unless its master is where the last one was, or an operator says that it may.
 """
 
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import json
 import logging
-import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Protocol
@@ -28,9 +29,8 @@ POOL_KEY = "pool"
 """In coordination's small configuration."""
 LOOK_S = 2.0
 """Seconds between two looks at the pool."""
-PATIENCE_S = 10.0
-"""Seconds for which a place without the master leaves it to others to lead, where nobody does and its pool
-is not the one that was published last: all stores were started anew, or it is not its group's."""
+COMMAND = "moonmesh new-pool"
+"""By which an operator says that a place has the pool of its group."""
 SEGMENTS_MAX = 256
 """Ids that are published, of stores that a master may have more of: 11 kB of the 16 that fit a value."""
 
@@ -84,14 +84,12 @@ class PoolCheck:
         self._here = here
         self._why = ""
         self._differed = False
-        self._leaderless_since: float | None = None
+        """Its pool was not that of a leader, which said so itself."""
+        self._past: Told | None = None
+        """What an operator has called the past."""
 
     def judge(
-        self,
-        told: Told | None,
-        segments: Collection[str] | None,
-        leader: Leader | None,
-        now: float,
+        self, told: Told | None, segments: Collection[str] | None, leader: Leader | None
     ) -> str:
         """Why this place may neither follow nor lead; "" if it may.
 
@@ -102,32 +100,33 @@ class PoolCheck:
             told: the newest that was published.
             segments: ids that the own master lists; None if it did not answer.
             leader: another gateway of the group that leads; None if nobody does.
-            now: monotonic seconds.
         """
-        if leader is not None:
-            self._leaderless_since = None
-        elif self._leaderless_since is None:
-            self._leaderless_since = now
         if told is None or not told.segments or not segments:
             return self._why
         if not told.segments.isdisjoint(segments) or told.member == self._member:
             self._why, self._differed = "", False
         elif leader is None:
-            self._why = self._unrecognised(now)
+            self._why = "" if self._is_new(told) else self._unrecognised(told)
         elif leader.epoch == told.epoch:
             self._why, self._differed = self._differs(told), True
         return self._why
 
-    def _unrecognised(self, now: float) -> str:
-        """Nobody leads, so nobody says whether the group has another pool by now."""
-        if self._differed:
-            return self._why
-        since = self._leaderless_since
-        if self._here or since is None or now - since >= PATIENCE_S:
-            return ""
+    def adopt(self, told: Told | None) -> None:
+        """An operator says that the pool of this place is its group's, whatever was published before."""
+        self._past, self._why, self._differed = told, "", False
+
+    def _is_new(self, told: Told) -> bool:
+        """Whether all stores were started anew, as far as can be told while nobody leads."""
+        if told == self._past:
+            return True
+        return not self._differed and _same_place(told, self._member, self._master)
+
+    def _unrecognised(self, told: Told) -> str:
         return (
-            f"the pool of the master at {self._master} is not the one that this group had last: for "
-            f"{PATIENCE_S:g} s it is left to other places to lead"
+            f"nobody leads, and the master of this place, {self._master}, has another pool than the one "
+            f"that this group had last, with the master {told.master}, where {told.member} led: no store is "
+            f"in both. Start {told.member}, or correct [master] address here; if the pool is a new one of "
+            f"this group, say so: {COMMAND}"
         )
 
     def _differs(self, told: Told) -> str:
@@ -144,6 +143,18 @@ class PoolCheck:
         )
 
 
+def _same_place(told: Told, member: str, master: str) -> bool:
+    """Whether the address of the last leader's master is that of ours. Of two hosts each has a loopback."""
+    if told.master != master:
+        return False
+    host = master.rpartition(":")[0].strip("[]")
+    try:
+        loopback = ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        loopback = host == "localhost"
+    return not loopback or told.member.rpartition(":")[0] == member.rpartition(":")[0]
+
+
 class Terms(Protocol):
     """The group's terms, as this gateway has them: see `federation.leading.Leading`."""
 
@@ -153,6 +164,7 @@ class Terms(Protocol):
     def epoch(self) -> int: ...
     def valid(self) -> bool: ...
     async def leader(self) -> Leader | None: ...
+    async def stand_down(self) -> None: ...
     async def publish(self, key: str, value: bytes) -> None: ...
     async def published(self, key: str) -> bytes | None: ...
 
@@ -187,30 +199,59 @@ class PoolWatch:
     async def look(self) -> None:
         """Once."""
         try:
-            segments = {each.id for each in await self._admin.segments()}
-        except AdminError:
-            segments = None
-        try:
+            segments = await self._segments()
             if self._terms.valid():
-                await self._publish(segments)
-                why = ""
+                why = await self._publish(segments)
             else:
-                leader = await self._terms.leader()
                 told = Told.read(await self._terms.published(POOL_KEY))
-                why = self._check.judge(told, segments, leader, time.monotonic())
+                why = self._check.judge(told, segments, await self._terms.leader())
         except CoordinationError as error:  # told of by whoever needs it more
             log.info("the group's pool could not be compared: %s", error)
             return
         self._on_verdict(why)
+        if why and self._terms.valid():  # its master has answered too late, or coordination
+            await self._terms.stand_down()
 
-    async def _publish(self, segments: Collection[str] | None) -> None:
+    async def adopt(self) -> str:
+        """An operator says that this place has its group's pool; why that is refused, "" if it is so."""
+        try:
+            if self._terms.valid():
+                return ""
+            if (leader := await self._terms.leader()) is not None:
+                return (
+                    f"{leader.member} leads this group, so its pool is the group's: stop it first, or "
+                    "correct [master] address here"
+                )
+            if not await self._segments():
+                return f"the master {self._master} does not answer, or has no store"
+            self._check.adopt(Told.read(await self._terms.published(POOL_KEY)))
+        except CoordinationError as error:
+            return f"who leads cannot be found out: {error}"
+        log.warning("an operator says that the master %s has the pool of this group", self._master)
+        await self.look()
+        return ""
+
+    async def _segments(self) -> Collection[str] | None:
+        try:
+            return {each.id for each in await self._admin.segments()}
+        except AdminError:
+            return None
+
+    async def _publish(self, segments: Collection[str] | None) -> str:
+        """Says which pool this group has; why this gateway must not, "" where it may."""
         if not segments:
-            return
+            return ""
+        epoch = self._terms.epoch
+        if self._published is None or self._published.epoch != epoch:
+            last = Told.read(await self._terms.published(POOL_KEY))
+            if why := self._check.judge(last, segments, None):
+                return why
         chosen = frozenset(sorted(segments)[:SEGMENTS_MAX])
-        told = Told(self._terms.member, self._terms.epoch, self._master, chosen)
+        told = Told(self._terms.member, epoch, self._master, chosen)
         if told != self._published:
             await self._terms.publish(POOL_KEY, told.to_bytes())
             self._published = told
+        return ""
 
 
 def has_places(config: GroupFile) -> bool:

@@ -3,39 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import NamedTuple
 
 from federation.counters import counters
+from federation.removal import Named, Removal
 from federation.transfer.staging import Staging
 from local_group.holdings import CHANGED, OWN, UNKNOWN, Holdings
-from local_group.process_errors import AdminError
-from local_group.store import Outcome, Status
 
-Named: TypeAlias = tuple[bytes, int]
-"""A block: its namespace and its name."""
-Listed: TypeAlias = Callable[[Collection[Named]], Awaitable[Mapping[Named, str]]]
-
-log = logging.getLogger(__name__)
-
-BATCH_BLOCKS = 512
 LISTED_AT_ONCE = 65_536
 """Blocks whose keys are looked for in one listing: 20 MB of keys."""
 LOOKED_AT_ONCE = 1024
 """Blocks that are looked at in one go: some ms."""
-REMOVE_SECONDS = 5.0
-"""For one batch."""
 PAUSE_SECONDS = 0.25
 """Before blocks that are under lease are tried again."""
-
-
-class Remover(Protocol):
-    """The part of the store client that a purge uses."""
-
-    def remove(self, keys: Sequence[str], timeout: float, force: bool = False) -> list[Outcome]:
-        """Removes blocks; one outcome each."""
 
 
 class Purged(NamedTuple):
@@ -55,16 +36,10 @@ class Purge:
     That a block is not this group's own stays known: written back by an engine that still has it, it
     counts as the origin's again, and another purge finds it. What is pulled meanwhile is found too, as
     long as the purge lasts; a peer that goes on sending is to be taken out of `import` first.
-
-    Args:
-        listed: under which keys Mooncake has blocks, by a key listing made now: the holdings know names.
     """
 
-    def __init__(
-        self, *, store: Remover, holdings: Holdings, staging: Staging, listed: Listed
-    ) -> None:
-        self._store = store
-        self._listed = listed
+    def __init__(self, *, removal: Removal, holdings: Holdings, staging: Staging) -> None:
+        self._removal = removal
         self._holdings = holdings
         self._staging = staging
 
@@ -87,7 +62,12 @@ class Purge:
             for start in range(0, len(found), LISTED_AT_ONCE):
                 if time.monotonic() < end:
                     part = found[start : start + LISTED_AT_ONCE]
-                    removed += await self._remove_all(part, force, end)
+                    removed += await self._removal.remove(
+                        part,
+                        end,
+                        only=lambda held: held.origin == origin and epoch in (None, held.epoch),
+                        force=force,
+                    )
             left = len(await self._of(origin, epoch))
             if not left or time.monotonic() >= end:
                 break
@@ -107,29 +87,3 @@ class Purge:
             if n % LOOKED_AT_ONCE == 0:
                 await asyncio.sleep(0)
         return found
-
-    async def _remove_all(self, blocks: Sequence[Named], force: bool, end: float) -> int:
-        try:
-            keys = await self._listed(set(blocks))
-        except AdminError as error:
-            log.warning("no key listing for a purge: %s", error)
-            return 0
-        for fingerprint, name in blocks:
-            if (fingerprint, name) not in keys:
-                self._holdings.withdraw(fingerprint, name)
-        removed = 0
-        here = list(keys.items())
-        for start in range(0, len(here), BATCH_BLOCKS):
-            if time.monotonic() < end:
-                removed += await self._remove(here[start : start + BATCH_BLOCKS], force)
-        return removed
-
-    async def _remove(self, blocks: Sequence[tuple[Named, str]], force: bool) -> int:
-        keys = [key for _, key in blocks]
-        outcomes = await asyncio.to_thread(self._store.remove, keys, REMOVE_SECONDS, force)
-        gone = 0
-        for (named, _), outcome in zip(blocks, outcomes, strict=True):
-            if outcome.status in (Status.HIT, Status.MISS):
-                self._holdings.withdraw(*named)
-                gone += outcome.status is Status.HIT
-        return gone

@@ -54,6 +54,9 @@ class Located:
     pull_ms: float | None
     """What it would take to pull the run, by how the latest pulls went; None if there were none. 0 for the
     own group."""
+    compute_ms: float | None
+    """What it would take an engine of the group that was asked to compute the run; None where its namespace
+    does not say how fast they are."""
     usable: bool
     """Its blocks can be had now."""
     reason: str
@@ -74,6 +77,7 @@ class Located:
             message.bytes_estimated,
             message.age_ms if given("age_ms") else None,
             message.pull_ms if given("pull_ms") else None,
+            message.compute_ms if given("compute_ms") else None,
             message.usable,
             message.reason,
         )
@@ -97,6 +101,7 @@ class Located:
             bytes_estimated=self.bytes_estimated or more.bytes_estimated or guessed,
             age_ms=max(ages, default=None),
             pull_ms=_sum(self.pull_ms, more.pull_ms),
+            compute_ms=_sum(self.compute_ms, more.compute_ms),
         )
 
 

@@ -20,6 +20,7 @@ from federation.memory import bytes_at, copy_between
 from federation.taken import Taken
 from federation.telemetry import inject
 from federation.timeouts import Deadline
+from federation.transfer.fair import PullClass
 from federation.transfer.frames import Block, Decoder
 from federation.transfer.handover import LEND_METHOD, PULL_METHOD
 from federation.transfer.passing import Mapping, PassingError
@@ -88,7 +89,12 @@ class Taking:
                 log.warning("blocks of peers are not taken out of the gateway's memory: %s", error)
 
     def take(
-        self, keys: Sequence[str], max_sizes: Sequence[int], into: Into, timeout: float
+        self,
+        keys: Sequence[str],
+        max_sizes: Sequence[int],
+        into: Into,
+        timeout: float,
+        before: str = "",
     ) -> Iterator[tuple[int, int]]:
         """Index and size of each block of the chain, once it is in the caller's memory and found to be what
         its writer wrote; ends at the deadline, or early. Where nothing is told of, memory may have been
@@ -97,7 +103,8 @@ class Taking:
             fingerprint=self._fingerprint,
             keys=keys,
             max_sizes=max_sizes,
-            pull_class=engine_pb2.FIRST_TOKEN,
+            pull_class=PullClass.FIRST_TOKEN.name,
+            before=before,
         )
         until = Deadline(timeout)
         try:

@@ -38,6 +38,8 @@ class Ledger:
         on_own: told of blocks that `report` found to be this group's own, and that it did not know so.
         imported: fingerprints of namespaces in which blocks may come from peers.
         alone: no other gateway of this group can have pulled any.
+        elsewhere: whether the master that is asked is not this group's: what it lists then, and what
+            happens in its pool, says nothing of the holdings.
     """
 
     def __init__(
@@ -48,8 +50,10 @@ class Ledger:
         *,
         imported: Collection[bytes] = frozenset(),
         alone: bool = True,
+        elsewhere: Callable[[], bool] = lambda: False,
     ) -> None:
         self.holdings = holdings
+        self.elsewhere = elsewhere
         self._journal = journal
         self._on_own = on_own
         self._imported = frozenset(imported)
@@ -264,7 +268,12 @@ class Ledger:
 
 def is_foreign(entry: Entry) -> bool:
     """Whether a block is known to have come from a peer."""
-    return entry.origin not in (OWN, UNKNOWN, CHANGED)
+    return is_foreign_origin(entry.origin)
+
+
+def is_foreign_origin(origin: str) -> bool:
+    """The same of what the holdings say."""
+    return origin not in (OWN, UNKNOWN, CHANGED)
 
 
 def own(fingerprint: bytes, block: Block, size: int, digest: bytes) -> Entry:

@@ -26,6 +26,8 @@ from typing import Any
 CHUNK = 64 * 1024
 QUEUE_BYTES = 4 * 1024 * 1024
 """Bytes on the way in one direction of a connection: a delay of 100 ms at 300 Mbit/s."""
+BURST_S = 0.005
+"""Of a rate that may come at once: what a sleep was too long is made up for, or fast links would be slow."""
 RST = struct.pack("ii", 1, 0)
 """SO_LINGER of 0 s: close sends RST."""
 
@@ -55,8 +57,9 @@ class Direction:
         if self.mode != "rate":
             return
         now = time.monotonic()
-        self._free_at = max(now, self._free_at) + size * 8 / (self.mbit * 1e6)
-        await asyncio.sleep(self._free_at - now)
+        self._free_at = max(now - BURST_S, self._free_at) + size * 8 / (self.mbit * 1e6)
+        if self._free_at > now:
+            await asyncio.sleep(self._free_at - now)
 
 
 class Pump:

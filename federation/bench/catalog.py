@@ -21,12 +21,14 @@ import numpy as np
 from federation.bench.catalog_fuzz import MEMORY_MAX, run_restricted
 from federation.bench.report import Report, Target
 from federation.catalog.answers import PAGE_ENTRIES, Answers
+from federation.catalog.coverage import ENOUGH_VIEWS, locate
 from federation.catalog.log import Changes, HoldingsLog, Position
 from federation.catalog.overlay import MERGE_AT
-from federation.catalog.plan import locate, plan
 from federation.catalog.prints import Hashes, distinct, prints_of
 from federation.catalog.view import CatalogView
 from federation.catalog.wire import Assembler, pages
+from federation.transfer.planner import Plan, Planner
+from federation.transfer.speed import SURE_PULLS, Speeds
 from moonmesh.v1 import peer_pb2
 
 PEERS: Final = 8
@@ -78,8 +80,9 @@ def catalog_report(options: CatalogBench, say: Callable[[str], None]) -> Report:
     _plain(report, rng)
     report.notes += [
         "Look-ups are of chains not looked up before: what they find is in no cache of the processor.",
-        "Each of the peers is believed to hold all of the chain but its last block. A plan asks the others "
-        "for the last alone once one has all before it; `leading run of each` asks each view for each block.",
+        "Each of the peers is believed to hold all of the chain but its last block. A plan shares it out "
+        f"among the {ENOUGH_VIEWS} fastest, and asks the others for the last alone; `leading run of each` "
+        "asks each view for each block.",
         f"The plain way is measured with {PLAIN_BLOCKS:,} blocks a peer.",
     ]
     return report
@@ -231,19 +234,35 @@ def _locate(
     chains: list[list[int]],
     when: str,
 ) -> None:
-    assert len(plan(chains[-1], views, 0.0)[0].indices) == CHAIN - 1, "as they were made"
-    chains.pop()
-    planned = _p50(lambda chain: plan(chain, views, 0.0), (chains.pop() for _ in range(CHAINS)))
+    planner = Planner(_speeds([peer for peer, _ in views]), lambda _: 1.0)
+
+    def plan(chain: list[int]) -> Plan:
+        return planner.plan(b"", chain, views, 0.0)
+
+    assert plan(chains.pop()).located == CHAIN - 1, "as they were made"
+    planned = _p50(plan, (chains.pop() for _ in range(CHAINS)))
     every = [view for _, view in views]
     runs = _p50(lambda chain: locate(chain, every, 0.0), (chains.pop() for _ in range(CHAINS)))
     absent = [_hashes(rng, CHAIN).tolist() for _ in range(CHAINS)]
-    nobody = _p50(lambda chain: plan(chain, views, 0.0), absent)
+    nobody = _p50(plan, absent)
     name = f"{CHAIN:,} keys, {len(views)} views{when}"
     report.figures[f"{name}: nobody has any, p50 ms"] = nobody
     report.targets += [
         Target(f"{name}: planned, p50", planned, "<=", 5, "ms"),
         Target(f"{name}: leading run of each, p50", runs, "<=", 5, "ms"),
     ]
+
+
+def _speeds(peers: Sequence[str]) -> Speeds:
+    """Peers of which each is slower than the one before."""
+    speeds = Speeds(rate_max=1e9)
+    for n, peer in enumerate(peers, 1):
+        for _ in range(SURE_PULLS):
+            timed = speeds.begin(peer, 0.0)
+            timed.came(1 << 20, 0.01 * n)
+            timed.came(1 << 24, 0.1 * n)
+            timed.done()
+    return speeds
 
 
 def _p50(

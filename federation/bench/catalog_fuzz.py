@@ -13,8 +13,8 @@ import numpy as np
 from google.protobuf.message import DecodeError
 
 from federation.catalog.answers import Answers
+from federation.catalog.coverage import cover
 from federation.catalog.log import HoldingsLog, Position
-from federation.catalog.plan import plan
 from federation.catalog.view import CatalogView
 from federation.catalog.wire import Assembler, CatalogError
 from moonmesh.v1 import peer_pb2
@@ -102,7 +102,7 @@ def _read(view: CatalogView, answer: Sequence[bytes], rng: random.Random) -> Non
         news = assembler.feed(peer_pb2.CatalogPage.FromString(raw))
         if news is not None:
             view.apply(news, 0.0)
-            plan([rng.getrandbits(64) for _ in range(8)], [("peer", view)], 0.0)
+            cover([rng.getrandbits(64) for _ in range(8)], [view], 0.0)
             if not 0 <= len(view) <= BLOCKS_MAX:
                 raise AssertionError(f"a view of {len(view)} blocks")
             return

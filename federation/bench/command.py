@@ -7,8 +7,9 @@ import itertools
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from federation.bench.frontier import frontier_figures, frontier_targets
 from federation.bench.gateway_figures import cost_figures, gateway_figures
-from federation.bench.groups import MODES, WATERMARK, Layout, Mode, store_bytes
+from federation.bench.groups import MODES, WATERMARK, Layout, Mode, is_federated, store_bytes
 from federation.bench.lru import lru_hit_rate
 from federation.bench.replay import Options, Plan, Progress, lease_ttl_ms
 from federation.bench.report import Report
@@ -24,6 +25,7 @@ from federation.bench.tally import (
 from federation.bench.trace import packaged_trace, read_trace
 from federation.bench.workload import Placement, Workload, make_workload
 from federation.bench.workspace import Workspace, reap_abandoned
+from federation.config import Admit
 from federation.errors import UsageError
 
 
@@ -43,11 +45,17 @@ class ReplayCommand:
     concurrency: int = 8
     deadline_ms: int = 1000
     port_base: int = 7600
+    admit: Admit = "second-hit"
+    frontier: bool = False
     factory: str = Options.factory
 
     @property
     def modes(self) -> tuple[Mode, ...]:
-        return tuple(m for m in MODES if self.mode in ("all", m))
+        chosen = tuple(m for m in MODES if self.mode in ("all", m))
+        if not self.frontier:
+            return chosen
+        others: tuple[Mode, ...] = ("always", "never")
+        return (*chosen, *(mode for mode in others if mode != self.admit))
 
     @property
     def options(self) -> Options:
@@ -76,7 +84,7 @@ def replay_report(command: ReplayCommand, progress: Progress) -> tuple[Report, O
         UsageError, TraceError, BenchError: before anything was measured; later errors are in the
             outcome.
     """
-    if command.groups < 2 and "federated" in command.modes:
+    if command.groups < 2 and any(map(is_federated, command.modes)):
         raise UsageError("a federation has at least two groups", where="--groups")
     workload = command.workload()
     unique_bytes = workload.unique_blocks * workload.block_bytes
@@ -89,6 +97,7 @@ def replay_report(command: ReplayCommand, progress: Progress) -> tuple[Report, O
         store_bytes=each,
         lease_ttl_ms=lease_ttl_ms(pool_bytes, workload, command.rate),
         port_base=free_port_base(command.groups, command.port_base),
+        admit=command.admit,
     )
     report = Report("replay")
     with Workspace("bench", progress.say) as space:
@@ -116,6 +125,9 @@ def fill_report(
         lru=lru if played else None,
         extra=gateway_figures(outcome) | cost_figures(outcome, workload.block_bytes),
     )
+    columns = frontier_figures(outcome.tallies, command.admit)
+    if columns:
+        report.figures["admission"] = columns
     setup = asdict(command)
     setup["trace"] = str(command.trace or "packaged cut of the Mooncake conversation trace")
     del setup["factory"], setup["port_base"]
@@ -128,6 +140,7 @@ def fill_report(
         "lease_ttl_ms": layout.lease_ttl_ms,
     }
     report.targets = replay_targets(report.figures)
+    report.targets += frontier_targets(columns, command.admit)
     report.notes = notes(command, workload, layout, capacity)
     report.notes += [failed_note(t) for t in outcome.tallies.values() if t.codes]
 

@@ -19,7 +19,8 @@ from federation.config import Admit, load_group
 from local_group.child import own_group
 from local_group.toml import read_toml
 
-Mode = Literal["federated", "isolated", "one-pool"]
+Mode = Literal["federated", "isolated", "one-pool", "always", "never"]
+"""The last two are federated, each with that admission policy."""
 MODES: tuple[Mode, ...] = ("federated", "isolated", "one-pool")
 
 NAMESPACE = "replay"
@@ -69,6 +70,11 @@ def store_bytes(usable: float, groups: int) -> int:
     return max(STORE_MIN, -(-int(each) // STORE_STEP) * STORE_STEP)
 
 
+def is_federated(mode: Mode) -> bool:
+    """Whether its groups are each other's peers."""
+    return mode not in ("isolated", "one-pool")
+
+
 def group_names(count: int) -> list[str]:
     return [f"g{i}" for i in range(count)]
 
@@ -98,8 +104,9 @@ def write_groups(
             "namespaces": {NAMESPACE: ENVELOPE},
             "limits": dict(limits),
         }
-        if mode == "federated":
-            table["gateway"] = {"peering": "peering.toml", "admit": layout.admit}
+        if is_federated(mode):
+            admit = layout.admit if mode == "federated" else mode
+            table["gateway"] = {"peering": "peering.toml", "admit": admit}
         paths.append(_write(folder / name, table))
     return paths
 
@@ -281,14 +288,25 @@ class GroupSet:
         return found if isinstance(found, dict) else {}
 
 
-async def init_peers(folder: Path, configs: Sequence[Path], log: Path) -> None:
+async def init_peers(
+    folder: Path,
+    configs: Sequence[Path],
+    log: Path,
+    reached_at: Mapping[str, str] = MappingProxyType({}),
+) -> None:
     """Make keys, certificates and `peering.toml` files for freshly written federated groups.
+
+    Args:
+        reached_at: group → where its peers are to connect to, if that is not where it listens.
 
     Raises:
         BenchError: if that fails.
     """
     groups = [load_group(path) for path in configs]
-    addresses = [f"--group={g.name}={g.gateway.listen}:{g.ports.peers}" for g in groups]
+    addresses = [
+        f"--group={g.name}={reached_at.get(g.name, f'{g.gateway.listen}:{g.ports.peers}')}"
+        for g in groups
+    ]
     await _peer_init(
         folder, log, f"--federation={FEDERATION}", f"--namespaces={NAMESPACE}", *addresses
     )

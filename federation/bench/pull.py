@@ -6,9 +6,9 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from federation.bench import pull_parts as parts
 from federation.bench.cpu import GroupProcesses, grown
@@ -22,6 +22,19 @@ from federation.bench.groups import (
     write_groups,
 )
 from federation.bench.pull_figures import Measured, Outcome, figures, targets
+from federation.bench.pull_shaped import (
+    PREFETCH_BLOCKS,
+    PREFETCHES,
+    SINGLES,
+    ShapedBench,
+    ShapedOutcome,
+    Shaper,
+    measure_shaped,
+    prefetcher,
+    shaped_layout,
+    shaped_targets,
+    with_shaped_groups,
+)
 from federation.bench.report import Report
 from federation.bench.resources import free_port_base
 from federation.bench.session import ended_by_signals
@@ -40,14 +53,18 @@ LIMITS: Final = {
     "staging_bytes": 2 * GIB,
     "staging_hold_ms": LEASE_MS,
     "peer_leased_bytes_min": GIB,
+    "foreign_percent": 100,
 }
-"""A pull is staged whole, and gone when the next one comes; a pool as small as this one may be read whole."""
+"""A pull is staged whole, and gone when the next one comes; a pool as small as this one may be read whole,
+and be full of copies."""
 ASK_S: Final = 0.02
 """Between two questions to a gateway how far it is."""
 VIEW_S: Final = 30.0
 """Longest wait until the reader's gateway knows what was written."""
 
 Say = Callable[[str], None]
+Part = Literal["loopback", "shaped"]
+"""Of the bench."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +76,8 @@ class PullBench:
         blocks, block_bytes: of one pull.
         singles: pulls of a single block, for the time to the first.
         port_base: free ports are looked for from here.
+        only: one part; None: all.
+        shaped: of what is measured over a link.
     """
 
     rounds: int = 8
@@ -66,6 +85,8 @@ class PullBench:
     block_bytes: int = 1 << 20
     singles: int = 3000
     port_base: int = 7600
+    only: Part | None = None
+    shaped: ShapedBench = field(default_factory=ShapedBench)
 
     @property
     def pull_bytes(self) -> int:
@@ -84,7 +105,9 @@ def pull_report(options: PullBench, say: Say) -> tuple[Report, int]:
         asyncio.run(_session(options, space.path, outcome, say))
     report.interrupted = outcome.signal != 0
     report.figures = figures(outcome, options.blocks, options.block_bytes)
-    report.targets = targets(report.figures)
+    link = outcome.shaped.figures(options.shaped, options.pull_bytes)
+    report.targets = [*targets(report.figures), *shaped_targets(link)]
+    report.figures["shaped link"] = link
     report.notes = [
         f"The parts: a get of Mooncake at the owner, a bare gRPC stream with mTLS, {DIGESTS} digests of each "
         "byte, and a put at the reader where that is inside; each measured by itself in the same run.",
@@ -102,8 +125,36 @@ async def _session(options: PullBench, folder: Path, outcome: Outcome, say: Say)
 
     with ended_by_signals(stopped), one_share():
         for admit in ("never", "always"):
-            if not stop.is_set():
+            if not stop.is_set() and options.only != "shaped":
                 await _with_groups(options, folder / admit, admit, outcome, stop, say)
+        if not stop.is_set() and options.only != "loopback":
+            await _shaped(options, folder / "shaped", outcome.shaped, stop, say)
+
+
+async def _shaped(
+    options: PullBench, folder: Path, outcome: ShapedOutcome, stop: asyncio.Event, say: Say
+) -> None:
+    chains = {f"one-{n}": 1 for n in range(SINGLES)}
+    chains |= {f"ahead-{n}": PREFETCH_BLOCKS for n in range(PREFETCHES)}
+    chains |= {f"whole-{n}": options.blocks for n in range(options.shaped.rounds)}
+    written = sum(chains.values()) * options.block_bytes
+
+    def measure(groups: GroupSet, shaper: Shaper) -> None:
+        rig = _Rig(options, groups, Outcome(), stop, say)
+        with contextlib.ExitStack() as held:
+            writer, reader = rig.engines(held)
+            socket = str(rig.config(READER).gateway_socket)
+            ahead = rig.open(held, "ahead", prefetcher, socket, rig.fingerprint(READER))
+            ahead.ready()
+            for name, count in chains.items():
+                rig.write(writer, name, count)
+            sizes = (options.blocks, options.block_bytes)
+            measure_shaped(
+                options.shaped, outcome, shaper, reader, ahead, sizes, rig.pulled, stop, say
+            )
+
+    layout = shaped_layout(written, LEASE_MS, options.port_base)
+    await with_shaped_groups(layout, LIMITS, folder, stop, say, measure)
 
 
 async def _with_groups(
@@ -149,10 +200,7 @@ class _Rig:
 
     def run(self, inside: bool) -> None:
         with contextlib.ExitStack() as held:
-            writer = self._open(held, "writer", parts.engine, *self._engine(OWNER))
-            reader = self._open(held, "reader", parts.engine, *self._engine(READER))
-            for worker in (writer, reader):
-                worker.ready()
+            writer, reader = self.engines(held)
             if not inside:
                 self._say(f"pulls of one block: {self._options.singles}")
                 self._first(writer, reader)
@@ -163,22 +211,35 @@ class _Rig:
             )
             self._pulls(writer, reader, inside)
 
-    def _open(self, held: contextlib.ExitStack, name: str, make: Any, *args: Any) -> Worker:
+    def engines(self, held: contextlib.ExitStack) -> tuple[Worker, Worker]:
+        """One that writes at the owner, and one that reads at the other group."""
+        writer = self.open(held, "writer", parts.engine, *self._engine(OWNER))
+        reader = self.open(held, "reader", parts.engine, *self._engine(READER))
+        for worker in (writer, reader):
+            worker.ready()
+        return writer, reader
+
+    def config(self, group: str) -> GroupFile:
+        return self._configs[group]
+
+    def fingerprint(self, group: str) -> bytes:
+        return bytes(self._configs[group].namespaces[NAMESPACE].fingerprint())
+
+    def open(self, held: contextlib.ExitStack, name: str, make: Any, *args: Any) -> Worker:
         worker = Worker(name, make, *args)
         held.callback(worker.close)
         return worker
 
     def _engine(self, group: str) -> tuple[Any, ...]:
         place = (OWNER, READER).index(group)
-        options, config = self._options, self._configs[group]
+        options = self._options
         settings = {
             "config": str(self._groups.configs[place]),
             "namespace": NAMESPACE,
             "local_buffer_bytes": 64 << 20,
             "deadline_ms": None,
         }
-        fingerprint = bytes(config.namespaces[NAMESPACE].fingerprint())
-        return settings, fingerprint, options.blocks, options.block_bytes
+        return settings, self.fingerprint(group), options.blocks, options.block_bytes
 
     # What is measured
 
@@ -187,7 +248,7 @@ class _Rig:
         measured = self._outcome.inside if inside else self._outcome.deferred
         for number in self._rounds(options.rounds + 1):
             name = f"pull-{inside}-{number}"
-            self._write(writer, name, options.blocks)
+            self.write(writer, name, options.blocks)
             before = self._processes.seconds()
             ms = reader.ask("read", name=name, count=options.blocks, tier="peer")
             if inside:
@@ -217,26 +278,22 @@ class _Rig:
         folders = [path.parent / "credentials" for path in self._groups.configs]
         messages = options.pull_bytes // parts.MESSAGE_BYTES
         window = owner.limits.serve_window_bytes
-        server = self._open(
+        server = self.open(
             held, "server", parts.stream_server, folders[0], OWNER, FEDERATION, address, messages
         )
         server.ready()
         workers: dict[str, list[Worker]] = {
             "get": [
-                self._open(
-                    held, "get", parts.mooncake, *_plain(owner), options.blocks, size, window
-                )
+                self.open(held, "get", parts.mooncake, *_plain(owner), options.blocks, size, window)
             ],
             "put": [
-                self._open(
+                self.open(
                     held, "put", parts.mooncake, *_plain(reader), options.blocks, size, window
                 )
             ],
-            "digests": [
-                self._open(held, "digests", parts.digests, bytes(16), options.blocks, size)
-            ],
+            "digests": [self.open(held, "digests", parts.digests, bytes(16), options.blocks, size)],
             "stream": [
-                self._open(
+                self.open(
                     held,
                     "stream",
                     parts.stream_client,
@@ -251,7 +308,7 @@ class _Rig:
         }
         for worker, *_ in workers.values():
             worker.ready()
-        holder = self._open(
+        holder = self.open(
             held, "holder", parts.mooncake, *_plain(owner), options.blocks, size, window
         )
         holder.ready()
@@ -279,7 +336,7 @@ class _Rig:
                 return
             yield number
 
-    def _write(self, writer: Worker, name: str, count: int) -> None:
+    def write(self, writer: Worker, name: str, count: int) -> None:
         writer.ask("write", name=name, count=count)
         self._known(count)
 
@@ -302,6 +359,10 @@ class _Rig:
     def _seen(self) -> int:
         peers = self._status().get("peers", [])
         return sum(view["blocks"] for peer in peers for view in peer.get("views", []))
+
+    def pulled(self) -> int:
+        """Bytes that the reader's gateway has pulled."""
+        return int(self._status().get("counters", {}).get("moonmesh_peer_bytes_total", 0))
 
     def _admitted(self) -> int:
         return int(self._status().get("counters", {}).get("moonmesh_admitted_total", 0))

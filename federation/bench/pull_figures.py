@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from federation.bench.cpu import total
+from federation.bench.pull_shaped import ShapedOutcome
 from federation.bench.report import Target
 from federation.bench.tally import quantile
 
@@ -56,6 +57,7 @@ class Outcome:
     inside: Measured = field(default_factory=Measured)
     part: dict[str, Measured] = field(default_factory=dict)
     first_ms: list[float] = field(default_factory=list)
+    shaped: ShapedOutcome = field(default_factory=ShapedOutcome)
     signal: int = 0
 
 

@@ -19,6 +19,7 @@ from federation.bench.groups import (
     Mode,
     adapt_groups,
     init_peers,
+    is_federated,
     write_groups,
 )
 from federation.bench.staleness import Written
@@ -172,7 +173,7 @@ class Plan:
         if self.layout is None:
             return adapt_groups(self.files, folder, mode)
         configs = write_groups(folder, mode, self.layout)
-        if mode == "federated":
+        if is_federated(mode):
             await init_peers(folder, configs, folder / "peer-init.log")
         return configs
 

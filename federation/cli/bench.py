@@ -29,6 +29,17 @@ class ModeOption(str, enum.Enum):
     all = "all"
 
 
+class AdmitOption(str, enum.Enum):
+    second_hit = "second-hit"
+    always = "always"
+    never = "never"
+
+
+class PartOption(str, enum.Enum):
+    loopback = "loopback"
+    shaped = "shaped"
+
+
 class PlacementOption(str, enum.Enum):
     random = "random"
     first_block = "first-block"
@@ -87,6 +98,13 @@ def replay(
     placement: Annotated[
         PlacementOption, typer.Option(help="Which group a request goes to.")
     ] = PlacementOption.random,
+    admit: Annotated[
+        AdmitOption, typer.Option(help="What the federated groups keep of what they pull.")
+    ] = AdmitOption.second_hit,
+    frontier: Annotated[
+        bool,
+        typer.Option("--frontier", help="Play it with the other policies too: hits and bytes."),
+    ] = False,
     concurrency: Annotated[int, typer.Option(min=8, max=256, help="Requests in flight.")] = 8,
     deadline_ms: Annotated[
         int, typer.Option(min=10, max=60_000, help="Of one read, and of one write.")
@@ -121,6 +139,8 @@ def replay(
                 concurrency=concurrency,
                 deadline_ms=deadline_ms,
                 port_base=port_base,
+                admit=admit.value,
+                frontier=frontier,
             ),
             progress,
         )
@@ -216,7 +236,10 @@ def admission(
     seed: Annotated[int, typer.Option(help="Of the random placement.")] = 0,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the report.")] = None,
 ) -> None:
-    """What each admission policy serves of a trace, and what it moves: policies alone, no processes."""
+    """What each admission policy serves of a trace, and what it moves: policies alone, no processes.
+
+    With more than two groups also what each does where they are in two regions, and lines between them dear.
+    """
     from federation.bench.admission import admission_report
     from federation.bench.command import ReplayCommand
     from federation.bench.report import check_writable
@@ -237,6 +260,18 @@ def pull(
     singles: Annotated[
         int, typer.Option(min=0, max=100_000, help="Pulls of one block, for the time to the first.")
     ] = 3000,
+    only: Annotated[
+        PartOption | None,
+        typer.Option(
+            help="One part: on the loopback, against what it is made of; or over a shaped link."
+        ),
+    ] = None,
+    mbit: Annotated[
+        float, typer.Option(min=10, max=2000, help="Of the link that first tokens are waited on.")
+    ] = 400.0,
+    shaped_singles: Annotated[
+        int, typer.Option(min=10, max=100_000, help="Pulls of one block over it.")
+    ] = 500,
     port_base: Annotated[
         int, typer.Option(min=1024, max=65_000, help="Look for free ports from here.")
     ] = PORT_BASE,
@@ -247,6 +282,7 @@ def pull(
     Starts its own groups in a temporary folder and always takes them down again; about two minutes.
     """
     from federation.bench.pull import PullBench, pull_report
+    from federation.bench.pull_shaped import ShapedBench
     from federation.bench.report import check_writable
 
     check_writable(json_file)
@@ -257,6 +293,8 @@ def pull(
             block_bytes=block_bytes,
             singles=singles,
             port_base=port_base,
+            only=only.value if only is not None else None,
+            shaped=ShapedBench(singles=shaped_singles, mbit=mbit, rounds=min(rounds, 4)),
         ),
         _aside(),
     )

@@ -59,6 +59,12 @@ def ask_release(
     return _ask(socket, "ReleasePeer", asked, engine_pb2.ReleasePeerReply, timeout)
 
 
+def ask_new_pool(socket: Path, timeout: float) -> str:
+    """Why the pool of this place is not made that of its group; "" once it is."""
+    reply = _ask(socket, "NewPool", engine_pb2.NewPoolRequest(), engine_pb2.NewPoolReply, timeout)
+    return reply if isinstance(reply, str) else reply.refused
+
+
 def _object(text: str, what: str) -> dict[str, Any] | str:
     with contextlib.suppress(ValueError):
         found = json.loads(text)

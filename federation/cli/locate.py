@@ -39,10 +39,11 @@ def locate(
 ) -> None:
     """Show how much of a prefix chain this group and its peers have.
 
-    For each group the leading run of the chain, in blocks and bytes; how old that knowledge is; and what
-    pulling it would take, as the latest pulls went. It is what the gateway believes, from memory: nobody is
-    asked, and what was there a moment ago may be gone. "~" marks what is estimated, "unknown" what nothing
-    tells. The namespace is followed at peers for a while after this, as if an engine had asked for it.
+    For each group the leading run of the chain, in blocks and bytes; how old that knowledge is; what pulling
+    it would take, as the latest pulls went, and what computing it would (`prefill_tokens_per_second` of the
+    namespace). It is what the gateway believes, from memory: nobody is asked, and what was there a moment ago
+    may be gone. "~" marks what is estimated, "unknown" what nothing tells. The namespace is followed at peers
+    for a while after this, as if an engine had asked for it.
     """
     from federation.config import load_group
     from federation.router import Router
@@ -91,7 +92,9 @@ def _print_table(found: Sequence[Located], keys: int) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    table = Table("group", f"of {keys} blocks", "bytes", "known", "to pull", "", box=None)
+    table = Table(
+        "group", f"of {keys} blocks", "bytes", "known", "to pull", "to compute", "", box=None
+    )
     for each in found:
         cells = [
             f"{each.group} (this one)" if each.own else each.group,
@@ -99,6 +102,7 @@ def _print_table(found: Sequence[Located], keys: int) -> None:
             _size(each),
             _age(each),
             _pull(each),
+            "unknown" if each.compute_ms is None else f"~{each.compute_ms:.1f} ms",
             each.reason,
         ]
         table.add_row(*map(Text, cells))

@@ -15,6 +15,7 @@ from federation.cli import (
     group,
     locate,
     namespaces,
+    new_pool,
     peer,
     prefetch,
     purge,
@@ -38,6 +39,7 @@ app.command()(demo.demo)
 app.command()(purge.purge)
 app.command()(namespaces.namespaces)
 app.command()(prefetch.prefetch)
+app.command()(new_pool.new_pool)
 app.command()(locate.locate)
 app.add_typer(peer.app, name="peer")
 app.add_typer(bench.app, name="bench")

@@ -123,6 +123,7 @@ class _Puller:
         """Starts pulls of the leading run that peers have, and waits for them to land."""
         import time
 
+        from federation.transfer.fair import PullClass
         from moonmesh.v1 import engine_pb2
 
         for piece in self._limits.pieces(keys):
@@ -133,7 +134,7 @@ class _Puller:
                 fingerprint=self._fingerprint,
                 keys=keys[piece],
                 wait_ms=int(1000 * min(left, 1.0)),
-                pull_class=engine_pb2.PREFETCH,
+                pull_class=PullClass.PREFETCH.name,
             )
             raw = self._exists(request.SerializeToString(), timeout=left + 1.0)
             if not all(engine_pb2.ExistsReply.FromString(raw).landed):

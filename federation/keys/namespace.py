@@ -29,8 +29,8 @@ _Keys = Annotated[tuple[str, ...], Field(strict=False, max_length=KEYS_MAX)]
 
 class Namespace(Envelope):
     """All that the bytes of a block depend on beside its key, and what this group alone decides about them:
-    `keys` and `unattested`. Every other field is part of the fingerprint: a difference in any of them is
-    another namespace."""
+    `keys`, `unattested` and `prefill_tokens_per_second`. Every other field is part of the fingerprint: a
+    difference in any of them is another namespace."""
 
     model_config = ConfigDict(
         frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True
@@ -44,6 +44,12 @@ class Namespace(Envelope):
     unattested: bool = False
     """Whether blocks may come from peers, and go to them, of which no writer's digest is known: those that a
     key listing alone has shown. Both sides have to allow it."""
+
+    prefill_tokens_per_second: Annotated[int, Field(ge=0, le=1_000_000_000)] = 0
+    """Tokens that an engine of this group computes in a second while it has nothing else to do. What a slow
+    peer has is pulled then only as far as that is faster than computing it (`block_tokens` a block). Where a
+    page takes several keys of a chain, such as `_k` and `_v`, so many times as much. 0: nobody knows, and all
+    is pulled that can be had."""
 
     _patterns: tuple[Pattern, ...] = PrivateAttr(default=())
 
@@ -69,6 +75,12 @@ class Namespace(Envelope):
     def patterns(self) -> tuple[Pattern, ...]:
         """Of `keys`, the ready-made ones taken apart."""
         return self._patterns
+
+    @property
+    def block_seconds(self) -> float | None:
+        """What computing a block takes an engine of this group; None where that is not known."""
+        rate = self.prefill_tokens_per_second
+        return self.block_tokens / rate if rate else None
 
     @classmethod
     def of(cls, namespace: Envelope | Mapping[str, Any]) -> Namespace:

@@ -8,9 +8,7 @@ Here a method is called at once, and the waiting is counted against the peer.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, TypeAlias
 
 import grpc
@@ -72,38 +70,6 @@ class Arrivals:
         if raw is grpc.aio.EOF:
             await _refuse(context, grpc.StatusCode.INVALID_ARGUMENT, "no request came")
         return bytes(raw)
-
-
-class Interruptible:
-    """A part of a handler that can be ended from elsewhere, in order: as if nothing more came."""
-
-    def __init__(self, task: asyncio.Task[object]) -> None:
-        self._task = task
-        self.interrupted = False
-        self.over = False
-
-    def interrupt(self) -> None:
-        """Ends it, at whatever it waits."""
-        if not (self.over or self.interrupted):
-            self.interrupted = True
-            self._task.cancel()
-
-
-@contextlib.contextmanager
-def interruptible() -> Iterator[Interruptible]:
-    """The part."""
-    task = asyncio.current_task()
-    assert task is not None, "called in a task"
-    part = Interruptible(task)
-    try:
-        yield part
-    except asyncio.CancelledError:
-        if not part.interrupted:
-            raise
-        if sys.version_info >= (3, 11):
-            task.uncancel()
-    finally:
-        part.over = True
 
 
 async def _refuse(context: Context, code: grpc.StatusCode, why: str) -> None:

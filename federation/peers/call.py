@@ -109,6 +109,23 @@ class Call:
         if not paid and (pause := self.ticket.spend(len(message), now)):
             await asyncio.sleep(pause)
 
+    async def read(self) -> bytes | None:
+        """The next message of the peer in this call, without which nothing can be sent; None at its end.
+
+        Raises:
+            StallError: none came. What is held for its stream is to be given back.
+        """
+        limit = self._stall if self.guard.on(GuardName.STALL) else None
+        try:
+            async with timeout(limit):
+                raw = await self._context.read()
+        except asyncio.TimeoutError:
+            self.guard.refuse(GuardName.STALL, time.monotonic())
+            self.guard.note(Failure.STALL, time.monotonic())
+            why = f"no more was let be sent for {self._stall:g} s"
+            raise StallError(why, where=self.peer) from None
+        return None if raw is grpc.aio.EOF else bytes(raw)
+
     async def refuse(
         self,
         why: str,

@@ -15,14 +15,14 @@ from google.protobuf.message import DecodeError
 from federation.config import Limits
 from federation.counters import counters
 from federation.errors import MoonmeshError
-from federation.peers.channel import Channel, ChannelError, message_bytes_max
+from federation.peers.channel import PING_SECONDS, Channel, ChannelError, message_bytes_max
 from federation.peers.details import GUARDS, shortened
 from federation.peers.feed import Feed
 from federation.peers.hearing import Gossip
 from federation.peers.setup import Setup, write_setup
 from federation.peers.spawn import LOG_BYTES, Spawner, resident_bytes
 from federation.peers.verdicts import Verdicts
-from federation.peers.watch import Absorber, ReserveClock, Watch
+from federation.peers.watch import Absorber, ReserveClock, Watch, next_tick
 from federation.timeouts import timeout
 from federation.trust.handshakes import RefusalLog
 from local_group.logs import how_it_ended, truncate
@@ -30,8 +30,8 @@ from moonmesh.v1 import peer_pb2, serving_pb2
 
 log = logging.getLogger(__name__)
 
-TICK_SECONDS = 0.25
-"""Between two pings, and two looks at its memory: what it can grow by in between exceeds the cap."""
+TICK_SECONDS = PING_SECONDS
+"""Between two looks at its memory too: what it can grow by in between exceeds the cap."""
 START_SECONDS = 30.0
 """Until it serves, silence is no fault: Python loads, and Mooncake holds the interpreter while it connects
 (4.4 s to a master that has just gone)."""
@@ -99,7 +99,7 @@ class ServingProcess:
         self._ping = 0
         self._report_wanted = self._details_wanted = False
         self._reported = asyncio.Event()
-        self._started_at = 0.0
+        self._started_at = self._greeted_at = 0.0
         self._last_exit = ""
         self.restarts = 0
         """Times that it had to be started again."""
@@ -270,7 +270,7 @@ class ServingProcess:
         reserve = ReserveClock()
         ticks = served = 0
         while True:
-            await asyncio.sleep(TICK_SECONDS)
+            await asyncio.sleep(next_tick(time.monotonic(), self._greeted_at, TICK_SECONDS))
             ticks += 1
             served += self.serves
             if self._spawner.reserve_pid is None and reserve.due(served):
@@ -298,6 +298,7 @@ class ServingProcess:
             await channel.send(serving_pb2.ToServing(setup=self._setup))
             while True:
                 self._wake.clear()
+                told: list[serving_pb2.ToServing] = []
                 if self._ping != pinged or self._report_wanted:
                     pinged = self._ping
                     report = self._report_wanted
@@ -305,13 +306,14 @@ class ServingProcess:
                     ping = serving_pb2.Ping(n=pinged, report=report, details=details)
                     self._report_wanted = False
                     self._details_wanted &= not report
-                    await channel.send(serving_pb2.ToServing(ping=ping))
-                for verdict in self._verdicts.take():
-                    await channel.send(serving_pb2.ToServing(verdict=verdict))
+                    told.append(serving_pb2.ToServing(ping=ping))
+                told += (serving_pb2.ToServing(verdict=each) for each in self._verdicts.take())
                 greeting = self._gossip.greeting()
                 if greeting != greeted:
-                    greeted = greeting
-                    await channel.send(serving_pb2.ToServing(greeting=greeting))
+                    greeted, self._greeted_at = greeting, time.monotonic()
+                    told.append(serving_pb2.ToServing(greeting=greeting))
+                if told:
+                    await channel.send(*told)
                 message = self._feed.next() if self._may_feed.is_set() else None
                 if message is not None:
                     await channel.send(message)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import AsyncGenerator, Callable
 from typing import Any
@@ -30,9 +31,11 @@ from federation.peers.wire import (
     parse,
     received,
     retry_after,
+    sent,
 )
 from federation.telemetry import inject
 from federation.timeouts import timeout as timeout_of
+from federation.transfer.allowance import Allowance
 from federation.transfer.frames import HEADER_BYTES
 from federation.trust.credentials import Credentials
 from federation.trust.diagnose import diagnose
@@ -146,13 +149,24 @@ class Gateway:
         for call in list(self._questions):
             call.cancel()
 
-    async def pull(self, raw: bytes, timeout: float) -> AsyncGenerator[bytes, None]:
+    async def pull(
+        self, raw: bytes, timeout: float, allowance: Allowance | None = None
+    ) -> AsyncGenerator[bytes, None]:
         """The raw messages of one answer: see `federation.transfer.frames`.
+
+        Args:
+            allowance: what may be sent beyond the credit of the request, where it has one.
 
         Raises:
             PeerError: it did not answer, or not properly, or not in time.
         """
-        call = self.bulk.unary_stream(PULL_METHOD)(raw, timeout=timeout, metadata=inject())
+        telling: asyncio.Task[None] | None = None
+        call: grpc.aio.UnaryStreamCall[Any, Any] | grpc.aio.StreamStreamCall[Any, Any]
+        if allowance is None:
+            call = self.bulk.unary_stream(PULL_METHOD)(raw, timeout=timeout, metadata=inject())
+        else:
+            call = self.bulk.stream_stream(PULL_METHOD)(timeout=timeout, metadata=inject())
+            telling = asyncio.create_task(_tell(call, raw, allowance))
         stall = self._limits.peer_stall_ms / 1000
         if not self._guard.on(GuardName.STALL):
             stall = timeout
@@ -172,6 +186,8 @@ class Gateway:
         except grpc.aio.AioRpcError as error:
             raise self._explained(error) from error
         finally:
+            if telling is not None:
+                telling.cancel()
             call.cancel()
 
     async def bulk_ready(self) -> bool:
@@ -261,3 +277,13 @@ class Gateway:
             )
 
         self._diagnosis = asyncio.create_task(find_out())
+
+
+async def _tell(
+    call: grpc.aio.StreamStreamCall[Any, Any], raw: bytes, allowance: Allowance
+) -> None:
+    """Asks for blocks, and tells what may be sent of them as that grows. Its reader sees why a call ended."""
+    with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
+        await call.write(raw)
+        async for more in allowance.messages():
+            await call.write(sent(more))

@@ -19,6 +19,7 @@ from federation.limits.ticket import Cost, Refusal, Ticket
 from federation.peers.choice import Choice
 from federation.peers.gateways import Gateway
 from federation.peers.wire import SilentError, UnreachableError, parse, received, sent
+from federation.transfer.allowance import Allowance
 from federation.trust.credentials import Credentials
 from moonmesh.v1 import peer_pb2
 
@@ -215,9 +216,12 @@ class PeerLink:
         raise error
 
     async def pull(
-        self, request: peer_pb2.PullRequest, timeout: float
+        self, request: peer_pb2.PullRequest, timeout: float, allowance: Allowance | None = None
     ) -> AsyncGenerator[bytes, None]:
         """The raw messages of one answer: see `federation.transfer.frames`. The caller has the ticket.
+
+        Args:
+            allowance: what may be sent beyond the credit of the request, where it has one.
 
         Raises:
             PeerError: the peer did not answer, or not properly, or not in time.
@@ -228,7 +232,7 @@ class PeerLink:
             began = False
             left = until - time.monotonic()
             try:
-                async with aclosing(self.gateways[place].pull(raw, left)) as messages:
+                async with aclosing(self.gateways[place].pull(raw, left, allowance)) as messages:
                     async for message in messages:
                         began = True
                         yield message

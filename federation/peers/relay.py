@@ -15,7 +15,7 @@ from itertools import islice
 
 from federation.counters import counters
 from federation.peers.callers import Callers
-from federation.peers.channel import Channel
+from federation.peers.channel import PING_SECONDS, Channel
 from federation.peers.feed import Replica
 from federation.peers.verdicts import Refused
 from federation.timeouts import timeout
@@ -35,9 +35,13 @@ SAID_MAX = 8
 QUIET_S = 1.5
 """Seconds without a word of the gateway, which pings every 0.25, after which it is taken for frozen: another
 may lead by now, so nothing is said for the group until it speaks again."""
-GATHER = 1.0
-"""Of `hello_min_gap` (a tenth of an interval, at most), for which hellos of all peers are gathered into one
-message: two processes wake up for it, which costs more than what it says."""
+GATHER_PINGS = 1.2
+"""Pings for which hellos of all peers are gathered into one message, which goes with the answer to one: two
+processes wake up for it, which costs more than what it says. By itself it goes where none comes in time."""
+GATHER_SHARE = 0.3
+"""Of a hello interval, above which that would be too late: they go after `hello_min_gap`, a tenth of it."""
+AWAY_INTERVALS = 2
+"""Hello intervals without a hello of a peer, after which its next one is passed on at once."""
 HELLOS_WAITING = 8
 """Hellos of one peer that wait to be passed on, each with things of its own to say; a newer one takes the
 place of the newest, since it has the newest statement."""
@@ -79,6 +83,8 @@ class Relay:
         self._heard: dict[str, deque[bytes]] = {}
         self._heard_at: dict[str, float] = {}
         self._gathering: asyncio.TimerHandle | None = None
+        late = GATHER_SHARE * config.hello_interval < GATHER_PINGS * PING_SECONDS
+        self._gather = config.hello_min_gap if late else GATHER_PINGS * PING_SECONDS
         self._disbelieved: dict[tuple[str, Reason], tuple[str, int]] = {}
         self._gone: dict[tuple[bytes, int], tuple[float, bool]] = {}
 
@@ -103,9 +109,12 @@ class Relay:
             counters.add("moonmesh_hellos_superseded_total")
             waiting.pop()
         waiting.append(raw)
-        if self._gathering is None:
-            gather = GATHER * self._config.hello_min_gap
-            self._gathering = asyncio.get_running_loop().call_later(gather, self._wake.set)
+        heard_at = self._heard_at.get(peer, float("-inf"))
+        if time.monotonic() - heard_at > AWAY_INTERVALS * self._config.hello_interval:
+            self._wake.set()
+        elif self._gathering is None:
+            loop = asyncio.get_running_loop()
+            self._gathering = loop.call_later(self._gather, self._wake.set)
         return self._refused.why(peer, hello) is None
 
     def refusal(self, peer: str, hello: peer_pb2.HelloRequest) -> peer_pb2.HelloReply | None:
@@ -217,11 +226,12 @@ class Relay:
             self._wake.clear()
             later = float("inf")
             try:
-                while self._urgent:
-                    await self._channel.send(self._urgent.pop(0))
+                urgent, self._urgent = self._urgent, []
+                hellos, later = self._take_hellos()
+                if urgent or hellos:
+                    await self._channel.send(*urgent, *hellos)
                 for message in self._waiting():
                     await self._channel.send(message)
-                later = await self._pass_hellos()
             except OSError:
                 return
             with contextlib.suppress(asyncio.TimeoutError):
@@ -250,8 +260,9 @@ class Relay:
                     message.gone.blocks.add(name=name[1], since=since, changed=changed)
             yield message
 
-    async def _pass_hellos(self) -> float:
-        """Sends the hellos whose peers have not been passed on just now; seconds until the next."""
+    def _take_hellos(self) -> tuple[list[serving_pb2.FromServing], float]:
+        """The hellos of peers that have not been passed on just now, as a message if there are some; seconds
+        until the next."""
         if self._gathering is not None:
             self._gathering.cancel()
             self._gathering = None
@@ -275,6 +286,4 @@ class Relay:
                 soonest = min(soonest, self._config.hello_min_gap)
             else:
                 del self._heard[peer]
-        if size:
-            await self._channel.send(message)
-        return soonest
+        return [message] if size else [], soonest

@@ -22,10 +22,11 @@ from federation.config import Limits
 from federation.counters import counters
 from federation.errors import TrustError
 from federation.identity import Fingerprint
+from federation.interruptible import Interruptible, interruptible
 from federation.limits.errors import ShedError, StallError
 from federation.limits.guards import Guards
 from federation.limits.names import Failure, GuardName, Kind
-from federation.peers.arrivals import Arrivals, Interruptible, Method, interruptible
+from federation.peers.arrivals import Arrivals, Method
 from federation.peers.asking import Told
 from federation.peers.call import Call, Context, refuse
 from federation.peers.callers import Caller, Callers
@@ -33,7 +34,9 @@ from federation.peers.gossip_config import HELLO_BYTES_MAX
 from federation.peers.wire import CATALOG_METHOD, HELLO_METHOD, NAMESPACES_METHOD, PULL_METHOD, M
 from federation.telemetry import SPAN_SERVE_PULL, SpanKind, extract, span
 from federation.timeouts import timeout, timeout_at
+from federation.transfer.allowance import Credit
 from federation.transfer.checks import RequestError, check_request
+from federation.transfer.fair import PullClass
 from federation.transfer.server import BlockServer, UnwellError
 from federation.trust.handshakes import RefusalLog
 from moonmesh.v1 import peer_pb2
@@ -41,6 +44,9 @@ from moonmesh.v1 import peer_pb2
 OVERSIZE_READ_FACTOR = 2
 """A message up to this many times the limit is received, counted and refused by name; gRPC drops what
 is larger before we see it."""
+
+MORE_BYTES_MAX = 64
+"""Of a message that says how much more of an answer may be sent."""
 
 SILENT = "this gateway does not speak for its group now: ask another gateway of the group"
 """What catalog questions are refused with, as FAILED_PRECONDITION, where that is so."""
@@ -262,7 +268,7 @@ class PeerService:
                 kind=SpanKind.SERVER,
             ):
                 try:
-                    await self._serve(call, fingerprint, keys, sizes, request.unattested)
+                    await self._serve(call, request, fingerprint, keys, sizes)
                 except ShedError as error:
                     await call.shed(error.what, error.retry_after)
                 except UnwellError as error:
@@ -281,19 +287,34 @@ class PeerService:
     async def _serve(
         self,
         call: Call,
+        request: peer_pb2.PullRequest,
         fingerprint: Fingerprint,
         keys: Sequence[str],
         sizes: Sequence[int],
-        unattested: bool,
     ) -> None:
         seconds = self._limits.pull_timeout_ms / 1000
         until = asyncio.get_running_loop().time() + seconds
+        credit = Credit(request.credit)
         blocks = self._blocks.serve(
-            fingerprint, keys, sizes, call.guard, call.ticket, until, unattested=unattested
+            fingerprint,
+            keys,
+            sizes,
+            call.guard,
+            call.ticket,
+            until,
+            unattested=request.unattested,
+            pull_class=PullClass.told(request.pull_class),
+            message_bytes=request.credit,
         )
         try:
             async with timeout_at(until), aclosing(blocks) as messages:
                 async for message in messages:
+                    while credit.spent:
+                        more = await self._more(call)
+                        if more is None:
+                            return  # it has gone, or does without the rest
+                        credit.add(more)
+                    credit.send(len(message))
                     await call.write(message)
             return
         except asyncio.TimeoutError:
@@ -302,6 +323,17 @@ class PeerService:
             why = error.what
         # The window has been given back by now; the error may have to wait until the peer reads.
         await call.refuse(why, grpc.StatusCode.DEADLINE_EXCEEDED, record=False)
+
+    async def _more(self, call: Call) -> peer_pb2.PullMore | None:
+        """What the peer lets be sent beyond what it did; None if it says nothing any more.
+
+        Raises:
+            StallError: nothing. What is held for its stream is to be given back.
+        """
+        raw = await call.read()
+        if raw is None:
+            return None
+        return await self._parse(peer_pb2.PullMore, raw, call, MORE_BYTES_MAX)
 
     async def _unless_silent(self, call: Call) -> None:
         if self._hellos.silent:

@@ -17,6 +17,22 @@ RESERVE_TICKS_MAX = 2400
 """Longest pause, in ticks of serving, before a reserve that ended is replaced."""
 
 
+LEAD_SECONDS = 0.02
+"""From a tick to the round of hellos after it: what was heard comes with the answer to its ping, so the
+round knows of it. A peer whose newest statement a hello does not know of answers with it."""
+
+
+def next_tick(now: float, greeted_at: float, seconds: float) -> float:
+    """Seconds until the next tick: one each `seconds`, in step with rounds as far as an interval has a whole
+    number of them.
+
+    Args:
+        greeted_at: a round of hellos, the last one known.
+    """
+    wait = seconds - (now + LEAD_SECONDS - greeted_at) % seconds
+    return wait if wait >= seconds / 2 else wait + seconds
+
+
 class ReserveClock:
     """When a reserve is to be prepared, in ticks for which a process has served.
 

@@ -16,6 +16,7 @@ from federation.counters import counters
 from federation.identity import key_hash
 from federation.keys.naming import Naming
 from federation.telemetry import SPAN_STORE_ADMIT, span
+from federation.transfer.copies import Copies
 from federation.transfer.policy import AdmissionPolicy
 from federation.transfer.staging import StagedBlock
 from local_group.journal import Entry, JournalError
@@ -51,6 +52,8 @@ class Admission:
 
     Args:
         policy: says which.
+        copies: what is in the pool of peers' blocks, and whether there is room for more.
+        dear: whether the line that a block came over is to be used as little as can be.
         queue_max: blocks that may wait; more are not admitted (they stay in staging for their time).
         on_error: told what went wrong, for the log and `status`.
     """
@@ -62,13 +65,17 @@ class Admission:
         ledger: Ledger,
         naming: Naming,
         policy: AdmissionPolicy,
+        copies: Copies,
         queue_max: int,
         on_error: Callable[[str], None],
+        dear: Callable[[StagedBlock], bool] = lambda _: False,
     ) -> None:
         self._store = store
         self._ledger = ledger
         self._naming = naming
         self._policy = policy
+        self._copies = copies
+        self._dear = dear
         self._on_error = on_error
         self._queue: asyncio.Queue[_Item] = asyncio.Queue(queue_max)
 
@@ -83,15 +90,31 @@ class Admission:
         if self._policy.landed():
             self._put(block)
 
-    def given(self, block: StagedBlock) -> None:
-        """An engine was given a block that came from a peer. Never waits."""
-        if self._policy.given(key_hash(block.fingerprint, block.key)):
+    def given(self, block: StagedBlock, before: str = "") -> None:
+        """An engine was given a block that came from a peer. Never waits.
+
+        Args:
+            before: key of the block before it in the chain; empty where there is none, or nobody knows.
+        """
+        self._chain(block, before)
+        if self._policy.given(key_hash(block.fingerprint, block.key), self._dear(block)):
             self._put(block)
 
-    def keep(self, block: StagedBlock) -> None:
+    def keep(self, block: StagedBlock, before: str = "") -> None:
         """Puts a block into the local pool whatever the policy says: somebody asked for just that. Never
         waits."""
+        self._chain(block, before)
         self._put(block)
+
+    def read_on(self, fingerprint: bytes, before: str) -> None:
+        """An engine asks for what comes after this block, which it has. Never waits."""
+        self._copies.used(fingerprint, key_hash(fingerprint, before))
+
+    def _chain(self, block: StagedBlock, before: str) -> None:
+        if before:
+            fingerprint = block.fingerprint
+            names = key_hash(fingerprint, block.key), key_hash(fingerprint, before)
+            self._copies.comes_after(fingerprint, *names)
 
     def _put(self, block: StagedBlock) -> None:
         try:
@@ -107,9 +130,19 @@ class Admission:
             while not self._queue.empty() and len(batch) < BATCH_BLOCKS and size < BATCH_BYTES:
                 batch.append(self._queue.get_nowait())
                 size += len(batch[-1].block.data)
-            batch = [item for item in batch if self._absent(item.block)]
+            batch = self._within_quota([item for item in batch if self._absent(item.block)])
             if batch:
                 await self._admit(batch)
+
+    def _within_quota(self, batch: Sequence[_Item]) -> list[_Item]:
+        size = 0
+        taken: list[_Item] = []
+        for item in batch:
+            if self._copies.fits(size + len(item.block.data)):
+                size += len(item.block.data)
+                taken.append(item)
+        counters.add("moonmesh_admission_over_quota_total", len(batch) - len(taken))
+        return taken
 
     def _absent(self, block: StagedBlock) -> bool:
         """Whether the local Mooncake lacks a block that was pulled.
@@ -134,10 +167,14 @@ class Admission:
         # A batch mixes the blocks of several pulls: it is told in the trace of the first.
         with span(SPAN_STORE_ADMIT, {"moonmesh.blocks": len(batch)}, parent=batch[0].context):
             outcomes = await self._store.write(
-                [(self._naming.stored(b.fingerprint, b.key), memoryview(b.data)) for b, _ in batch],
+                [
+                    (self._naming.stored(b.fingerprint, b.key), memoryview(b.data))
+                    for b, *_ in batch
+                ],
                 PUT_SECONDS,
             )
-        for entry, outcome in zip(entries, outcomes, strict=True):
+        # From the tail on: of a chain what comes first is to be known as the latest.
+        for entry, outcome in reversed(list(zip(entries, outcomes, strict=True))):
             if outcome.status is Status.STORED:
                 counters.add("moonmesh_admitted_total")
                 self._ledger.admitted(entry)

@@ -5,8 +5,20 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Protocol
 
+from federation.transfer.fair import PullClass
 from federation.transfer.staging import StagedBlock
+
+
+class Carrier(Protocol):
+    """What brings a block: a request to one peer."""
+
+    def left(self) -> None:
+        """Somebody waits no longer."""
+
+    def lift(self, pull_class: PullClass) -> None:
+        """Somebody waits who may be more urgent than all before."""
 
 
 @dataclass(slots=True)
@@ -17,13 +29,29 @@ class Wanted:
     key_hash: int
     max_size: int
     landed: asyncio.Future[StagedBlock | None]
+    pull_class: PullClass = PullClass.BATCH
+    """The highest of all who have asked for it."""
+    carrier: Carrier | None = None
     waiters: int = 0
     background_until: float = 0.0
     """The pull goes on until then though nobody waits (loop time)."""
     tried: set[str] = field(default_factory=set)
     """Peers that need not be planned on again."""
+    hedged: bool = False
+    """Whether a second peer was asked because the first was late: once for each block."""
+    resumed: bool = False
+    """Whether the same peer was asked again after its stream broke: once for each block."""
     asked: bool = False
     """Whether some peer has been asked for it: the next one is a retry."""
+
+    def ask(self, pull_class: PullClass, background_until: float) -> None:
+        """One more waits for it."""
+        self.waiters += 1
+        self.background_until = max(self.background_until, background_until)
+        if pull_class < self.pull_class:
+            self.pull_class = pull_class
+            if self.carrier is not None:
+                self.carrier.lift(pull_class)
 
     def wanted(self, now: float) -> bool:
         """Whether anybody still waits for it, or it goes on in the background."""
@@ -68,10 +96,15 @@ class Ask:
 
     def leave(self) -> None:
         """The caller waits no longer; what nobody waits for is cancelled."""
+        carriers: dict[int, Carrier] = {}
         for slot in self._blocks:
             if isinstance(slot, Wanted):
                 slot.waiters -= 1
+                if slot.waiters == 0 and slot.carrier is not None:
+                    carriers[id(slot.carrier)] = slot.carrier
         self._blocks = []
+        for carrier in carriers.values():
+            carrier.left()
 
 
 class NobodyWaits(Exception):  # noqa: N818 - it ends a pull, and is no error

@@ -21,6 +21,7 @@ from federation.identity import DIGEST_BYTES, Envelope, Fingerprint
 from federation.keys.namespace import Namespace
 from federation.telemetry import SPAN_GATEWAY_PULL, SpanKind, extract, span
 from federation.transfer.checks import RequestError, check_keys
+from federation.transfer.fair import PullClass
 from federation.transfer.frames import Encoder
 from federation.transfer.places import Place, PlaceWriter
 from federation.transfer.puller import Puller
@@ -52,8 +53,9 @@ class EngineService:
         known: the namespaces of group.toml.
         namespaces: fingerprints of those that some peer may export to us or import from us.
         exported: those that some peer may import: only their blocks need to be attributed.
-        given: told of each block of a peer that an engine was given.
-        prefetched: told of each that has landed for somebody who looks ahead.
+        given: told of each block of a peer that an engine was given, and of the key before it in its chain.
+        read_on: told of a key that an engine has, and after which it reads on.
+        prefetched: told the same of each that has landed for somebody who looks ahead.
         touch: told which namespace engines use.
         on_error: told what went wrong, for the log and `status`.
         slots: the memory that staging lies in.
@@ -68,8 +70,9 @@ class EngineService:
         exported: Iterable[bytes],
         ledger: Ledger,
         puller: Puller,
-        given: Callable[[StagedBlock], None],
-        prefetched: Callable[[StagedBlock], None],
+        given: Callable[[StagedBlock, str], None],
+        read_on: Callable[[bytes, str], None],
+        prefetched: Callable[[StagedBlock, str], None],
         touch: Callable[[bytes], None],
         limits: Limits,
         on_error: Callable[[str], None],
@@ -82,6 +85,7 @@ class EngineService:
         self._ledger = ledger
         self._puller = puller
         self._given = given
+        self._read_on = read_on
         self._prefetched = prefetched
         self._touch = touch
         self._limits = limits
@@ -169,6 +173,7 @@ class EngineService:
         """Starts pulling what peers have of a chain, and says what has landed within the wait."""
         request = await self._parse(engine_pb2.ExistsRequest, raw, context)
         fingerprint, keys, sizes = await self._check(request.fingerprint, request.keys, (), context)
+        pull_class = PullClass.told(request.pull_class)
         with span(
             SPAN_GATEWAY_PULL,
             {"moonmesh.keys": len(keys), "moonmesh.wait_ms": request.wait_ms},
@@ -179,14 +184,22 @@ class EngineService:
             background = self._limits.background_pull_ms / 1000
             wait = min(request.wait_ms, self._limits.pull_timeout_ms) / 1000
             ask = self._puller.ask(
-                fingerprint, keys, sizes, timeout=wait + background, background=background
+                fingerprint,
+                keys,
+                sizes,
+                timeout=wait + background,
+                background=background,
+                whatever_it_takes=pull_class is PullClass.PREFETCH,
+                pull_class=pull_class,
             )
             try:
                 await ask.settle(wait)
                 landed = bytes(ask.landed(index) for index in range(len(ask)))
-                if request.pull_class == engine_pb2.PREFETCH:
+                if pull_class is PullClass.PREFETCH:
+                    before = ""
                     for block in ask.here():
-                        self._prefetched(block)
+                        self._prefetched(block, before)
+                        before = block.key
             finally:
                 ask.leave()
             here.set_attribute("moonmesh.blocks", sum(landed))
@@ -227,13 +240,22 @@ class EngineService:
             SPAN_GATEWAY_PULL,
             {
                 "moonmesh.keys": len(keys),
-                "moonmesh.class": engine_pb2.PullClass.Name(request.pull_class),
+                "moonmesh.class": PullClass.told(request.pull_class).name,
             },
             parent=extract(context.invocation_metadata()),
             kind=SpanKind.SERVER,
         ) as here:
             self._touch(fingerprint)
-            ask = self._puller.ask(fingerprint, keys, sizes, timeout=timeout)
+            before = request.before if len(request.before) <= self._limits.key_bytes_max else ""
+            if before:
+                self._read_on(fingerprint, before)
+            ask = self._puller.ask(
+                fingerprint,
+                keys,
+                sizes,
+                timeout=timeout,
+                pull_class=PullClass.told(request.pull_class),
+            )
             handed, flushed = 0, 0.0
             try:
                 for index in range(len(keys)):
@@ -248,7 +270,7 @@ class EngineService:
                     if block is None or len(block.data) > sizes[index]:
                         break  # the chain ends here
                     handed += 1
-                    self._given(block)
+                    self._given(block, keys[index - 1] if index else before)
                     for message in out.block(index, block):
                         await context.write(message)
             finally:

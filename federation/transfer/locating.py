@@ -14,7 +14,7 @@ import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError
 
-from federation.catalog.plan import locate
+from federation.catalog.coverage import locate
 from federation.catalog.view import CatalogView
 from federation.config import Limits
 from federation.counters import counters
@@ -65,6 +65,7 @@ class Locator:
         held: what the own group has of a block.
         followed: the peers of a namespace.
         seconds: what pulling so many bytes from a peer would take, if that is known.
+        block_seconds: what computing a block of a namespace takes an engine, if that is known.
     """
 
     def __init__(
@@ -75,12 +76,14 @@ class Locator:
         held: Callable[[bytes, str], Held | None],
         followed: Callable[[bytes], Sequence[Followed]],
         seconds: Callable[[str, int, float], float | None],
+        block_seconds: Callable[[bytes], float | None] = lambda _: None,
     ) -> None:
         self._group = group
         self._tracked = tracked
         self._held = held
         self._followed = followed
         self._seconds = seconds
+        self._block_seconds = block_seconds
 
     def locate(
         self, fingerprint: bytes, keys: Sequence[str], now: float
@@ -92,13 +95,19 @@ class Locator:
         hashes = [key_hash(fingerprint, key) for key in keys] if known else []
         runs = dict(zip(map(id, known), locate(hashes, known, now), strict=True))
         mean = own.size / own.sized if own.sized else None
-        return [
+        answers = [
             self._own(fingerprint, own),
             *(
                 self._of(peer, view, None if view is None else runs.get(id(view)), mean, now)
                 for peer, view in followed
             ),
         ]
+        each = self._block_seconds(fingerprint)
+        if each is not None:
+            for answer in answers:
+                if answer.HasField("blocks"):
+                    answer.compute_ms = 1000 * each * answer.blocks
+        return answers
 
     def _run(self, fingerprint: bytes, keys: Sequence[str]) -> Run:
         blocks = size = sized = 0

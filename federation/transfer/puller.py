@@ -1,7 +1,7 @@
-"""Pulls blocks of peers into staging: who is asked, one pull a block, what becomes of what arrives.
+"""Pulls blocks of peers into staging: who is asked, one pull a block, what is done where one fails.
 
 An `Ask` joins what is staged or under way already and plans the rest from the catalog views alone; no
-peer is asked whether it has a block. A block that does not match its digest never leaves this module.
+peer is asked whether it has a block. What arrives is looked at in `federation.transfer.intake`.
 """
 
 from __future__ import annotations
@@ -9,10 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Collection, Sequence
-from contextlib import aclosing
+from collections.abc import Callable, Collection, Iterator, Sequence
 
-from federation.catalog.plan import plan
 from federation.catalog.view import CatalogView
 from federation.config import Limits
 from federation.counters import Samples, counters
@@ -22,25 +20,21 @@ from federation.limits.errors import ShedError
 from federation.limits.names import Failure, GuardName
 from federation.limits.ticket import Cost, Refusal, Ticket
 from federation.request_limits import RequestLimits
-from federation.stopwatch import Stopwatch
-from federation.telemetry import SPAN_GATEWAY_LOCATE, SPAN_PEER_PULL, SPAN_TRANSFER_VERIFY, span
+from federation.telemetry import SPAN_GATEWAY_LOCATE, span
 from federation.transfer.ask import Ask, NobodyWaits, Wanted
-from federation.transfer.frames import HEADER_BYTES, Block, Decoder, NoRoomError
+from federation.transfer.dispatch import Dispatch
+from federation.transfer.fair import PullClass
+from federation.transfer.frames import HEADER_BYTES, NoRoomError
+from federation.transfer.intake import Intake
+from federation.transfer.job import Job
+from federation.transfer.planner import Plan, Planner, Run
+from federation.transfer.schedule import LOWER_BLOCKS_MAX
 from federation.transfer.source import Holder, Source
-from federation.transfer.speed import Speeds
 from federation.transfer.staging import StagedBlock, Staging
-from federation.transfer.turns import Turns
-from federation.transfer.verify import verify
-from local_group.holdings import HOPS_MAX
-from moonmesh.v1 import peer_pb2
 
 __all__ = ["Ask", "Holder", "Puller", "Source"]
 
 log = logging.getLogger(__name__)
-
-LISTEN_MORE_SECONDS = 0.02
-"""A pull is listened to for this much longer than the silence that is held against a peer: timers are
-not exact."""
 
 
 class Puller:
@@ -50,6 +44,7 @@ class Puller:
         holders: usable peers with their views of a namespace, the preferred one first.
         landed: told of each block once it is in staging.
         unattested: fingerprints of namespaces of which such blocks are taken.
+        block_seconds: what computing a block of a namespace takes an engine, where that is known.
     """
 
     def __init__(
@@ -60,9 +55,9 @@ class Puller:
         landed: Callable[[StagedBlock], None],
         limits: Limits,
         unattested: Collection[bytes] = frozenset(),
+        block_seconds: Callable[[bytes], float | None] = lambda _: None,
     ) -> None:
         self._staging = staging
-        self._unattested = frozenset(unattested)
         self._holders = holders
         self._landed = landed
         self._limits = limits
@@ -70,12 +65,20 @@ class Puller:
             keys=limits.peer_request_keys_max, message_bytes=limits.control_message_bytes_max
         )
         self._under_way: dict[tuple[bytes, str], Wanted] = {}
-        self._turns = Turns()
+        self._dispatch = Dispatch(limits)
         self._jobs: dict[str, set[asyncio.Task[None]]] = {}
-        self.speeds = Speeds(limits.peer_bytes_per_s)
-        """What it takes to pull from each peer."""
-        self.pull_ms = Samples()
-        """From the decision to pull a block until it has landed, in ms."""
+        self._intake = Intake(
+            staging=staging,
+            settle=self._arrived,
+            came=self._dispatch.came,
+            limits=limits,
+            unattested=unattested,
+        )
+        self.speeds = self._intake.speeds
+        self.planner = Planner(self.speeds, block_seconds)
+        """Says what is pulled from whom."""
+        self.pull_ms = self._intake.pull_ms
+        self.hedges = self._intake.hedges
         self.view_age_ms = Samples()
         """Age of the freshest view that a look-up was answered from, in ms."""
 
@@ -97,6 +100,8 @@ class Puller:
         *,
         timeout: float,
         background: float = 0.0,
+        pull_class: PullClass = PullClass.BATCH,
+        whatever_it_takes: bool = False,
     ) -> Ask:
         """Starts what has to be pulled of a chain; never waits.
 
@@ -105,6 +110,8 @@ class Puller:
             max_sizes: bytes that the caller has room for, one per key.
             timeout: seconds after which the pulls end.
             background: seconds for which they go on although nobody waits any more.
+            pull_class: how urgent it is. A pull that is under way already is lifted to it.
+            whatever_it_takes: also what is cheaper to compute.
         """
         now = asyncio.get_running_loop().time()
         blocks: list[StagedBlock | Wanted | None] = [
@@ -119,11 +126,15 @@ class Puller:
                     key_hash(fingerprint, keys[index]),
                     max_sizes[index],
                     asyncio.get_running_loop().create_future(),
+                    pull_class,
                 )
                 for index in fresh  # a key that is asked for twice is wanted once
             }
             in_order = list(wanted.values())
-            started = {in_order[p].key for p in self._start(fingerprint, in_order, now + timeout)}
+            started = {
+                in_order[place].key
+                for place in self._start(fingerprint, in_order, now + timeout, whatever_it_takes)
+            }
             for key in started:
                 self._under_way[(fingerprint, key)] = wanted[key]
             for index in fresh:
@@ -133,8 +144,7 @@ class Puller:
         blocks[end:] = [None] * (len(blocks) - end)
         for slot in blocks[:end]:
             if isinstance(slot, Wanted):
-                slot.waiters += 1
-                slot.background_until = max(slot.background_until, now + background)
+                slot.ask(pull_class, now + background)
         return Ask(blocks)
 
     async def close(self) -> None:
@@ -144,60 +154,131 @@ class Puller:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _start(self, fingerprint: bytes, wanted: Sequence[Wanted], deadline: float) -> set[int]:
+    def _start(
+        self,
+        fingerprint: bytes,
+        wanted: Sequence[Wanted],
+        deadline: float,
+        whatever_it_takes: bool,
+    ) -> set[int]:
         """Plans over the holders and starts a stream a run; the places that are now under way."""
-        with span(SPAN_GATEWAY_LOCATE, {"moonmesh.keys": len(wanted)}) as here:
-            now = time.monotonic()
-            holders = self._holders(fingerprint)
-            sources = {source.name: source for source, _ in holders}
-            views = {source.name: view for source, view in holders}
-            ages = [age for view in views.values() if (age := view.age(now)) is not None]
-            if ages:
-                self.view_age_ms.add(1000 * min(ages))
-            tried: set[str] = set().union(*(w.tried for w in wanted))
-            runs = plan(
-                [w.key_hash for w in wanted],
-                [(name, view) for name, view in views.items() if name not in tried],
-                now,
-            )
-            here.set_attribute("moonmesh.located", sum(len(run.indices) for run in runs))
-            here.set_attribute("moonmesh.peers", [run.peer for run in runs])
+        tried: set[str] = set().union(*(w.tried for w in wanted))
+        plan, holders = self._plan(fingerprint, wanted, tried, whatever_it_takes)
+        counters.add("moonmesh_recompute_blocks_total", plan.left)
+        counters.add("moonmesh_trial_blocks_total", plan.trial)
         started: set[int] = set()
-        for run in runs:
-            jobs = self._jobs.setdefault(run.peer, set())
-            for piece in self._fits.pieces([wanted[index].key for index in run.indices]):
-                if len(jobs) >= self._limits.pulls_waiting_per_peer:
+        for run in plan.runs:
+            for indices in self._requests(run, wanted):
+                part = [wanted[index] for index in indices]
+                job = self._join(*holders[run.peer], fingerprint, part, deadline)
+                if job is None:
                     counters.add("moonmesh_pulls_shed_total")
                     return started  # what follows would lie behind a gap
-                indices = run.indices[piece]
-                part = [wanted[index] for index in indices]
-                task = asyncio.create_task(
-                    self._pull(sources[run.peer], views[run.peer], fingerprint, part, deadline)
-                )
-                jobs.add(task)
-                task.add_done_callback(jobs.discard)
+                self._run(job)
                 started.update(indices)
         return started
 
-    async def _pull(
+    def _plan(
+        self,
+        fingerprint: bytes,
+        wanted: Sequence[Wanted],
+        without: Collection[str],
+        whatever_it_takes: bool,
+    ) -> tuple[Plan, dict[str, Holder]]:
+        """Whom to ask for what, and all who could be asked by their names."""
+        with span(SPAN_GATEWAY_LOCATE, {"moonmesh.keys": len(wanted)}) as here:
+            now = time.monotonic()
+            holders = {source.name: (source, view) for source, view in self._holders(fingerprint)}
+            ages = [age for _, view in holders.values() if (age := view.age(now)) is not None]
+            if ages:
+                self.view_age_ms.add(1000 * min(ages))
+            plan = self.planner.plan(
+                fingerprint,
+                [w.key_hash for w in wanted],
+                [(name, view) for name, (_, view) in holders.items() if name not in without],
+                now,
+                kind=min(w.pull_class for w in wanted).name,
+                whatever_it_takes=whatever_it_takes,
+            )
+            here.set_attributes(plan.attributes())
+        return plan, holders
+
+    def _hedge(self, job: Job) -> None:
+        """The peer is later than it ever is: another one that has all of it is asked as well."""
+        part = job.part
+        if not job.silent or not job.active or job.abandoned(asyncio.get_running_loop().time()):
+            return
+        if any(wanted.hedged or wanted.landed.done() for wanted in part):
+            return
+        tried: set[str] = {job.source.name}.union(*(w.tried for w in part))
+        # What lies behind it is on its way: it is worth what it takes.
+        (runs, *_), holders = self._plan(job.fingerprint, part, tried, whatever_it_takes=True)
+        if len(runs) != 1 or len(runs[0].indices) != len(part) or not self.hedges.take():
+            return
+        other = self._join(*holders[runs[0].peer], job.fingerprint, part, job.deadline)
+        if other is None:
+            return
+        counters.add("moonmesh_pulls_hedged_total")
+        other.hedge, other.rival, job.rival = True, job, other
+        for wanted in part:
+            wanted.hedged = True
+        self._run(other)
+
+    def _requests(self, run: Run, wanted: Sequence[Wanted]) -> Iterator[Sequence[int]]:
+        """A run in what fits one request each."""
+        for piece in self._fits.pieces([wanted[index].key for index in run.indices]):
+            indices = run.indices[piece]
+            lower = all(wanted[i].pull_class is not PullClass.FIRST_TOKEN for i in indices)
+            step = LOWER_BLOCKS_MAX if lower else len(indices)
+            for start in range(0, len(indices), step):
+                yield indices[start : start + step]
+
+    def _join(
         self,
         source: Source,
         view: CatalogView,
         fingerprint: bytes,
         part: Sequence[Wanted],
         deadline: float,
-    ) -> None:
+    ) -> Job | None:
+        """A request that waits for its turn; None if there is no room for it."""
+        cost = Cost(retry=any(wanted.asked for wanted in part))
+        pull_class = min(wanted.pull_class for wanted in part)
+        size = None if view.mean_size is None else int(view.mean_size) + HEADER_BYTES
+        expects = None if size is None else size * len(part) + HEADER_BYTES
+        turn = self._dispatch.join(source.guard, cost, pull_class, fingerprint, len(part), expects)
+        if turn is None:
+            return None
+        job = Job(source, view, fingerprint, part, deadline, turn, self._dispatch)
+        for each in part:
+            each.carrier = job
+        return job
+
+    def _run(self, job: Job) -> None:
+        jobs = self._jobs.setdefault(job.source.name, set())
+        task = asyncio.create_task(self._pull(job))
+
+        def ended(task: asyncio.Task[None]) -> None:
+            jobs.discard(task)
+            self._dispatch.leave(job.turn)  # here, for a task that ends before it runs
+
+        jobs.add(task)
+        task.add_done_callback(ended)
+
+    async def _pull(self, job: Job) -> None:
         """One stream, and what remains after it: asked of another holder, or given up."""
         loop = asyncio.get_running_loop()
+        source, deadline = job.source, job.deadline
         # Whoever waits is told at the deadline; the stream may be listened to for a moment more.
-        give_up = loop.call_at(deadline, self._give_up, fingerprint, part)
+        give_up = loop.call_at(deadline, self._give_up, job.fingerprint, job.part)
         others = False
         """Whether what is left may be asked of another holder."""
+        same = False
+        """Whether this one may be asked again."""
         try:
-            cost = Cost(retry=any(wanted.asked for wanted in part))
-            ticket = await self._turns.admit(source.guard, cost, deadline)
+            ticket = await self._dispatch.admit(job.turn, deadline)
             if not isinstance(ticket, Refusal):
-                await self._with_ticket(ticket, source, view, fingerprint, part, deadline)
+                await self._with_ticket(ticket, job)
                 source.absolve()
             elif ticket.passes:
                 counters.add("moonmesh_pulls_shed_total")
@@ -206,44 +287,55 @@ class Puller:
             counters.add("moonmesh_staging_full_total")
             source.guard.refuse(GuardName.STAGING, time.monotonic())
         except NobodyWaits:
-            pass
+            others = same = True  # somebody may have come since
         except PeerError as error:
             counters.add("moonmesh_pull_errors_total")
             source.blame(error)
             others = True
+            # A stream that was under way and broke: its peer may be there all the same.
+            same = not job.silent and Failure(error.failure) is Failure.UNREACHABLE
         except Exception:
             # A defect of ours: whoever waits must not wait for it, nor the peer be blamed.
             counters.add("moonmesh_pull_defects_total")
             log.exception("a pull from %s ended by a defect", source.name)
         finally:
             give_up.cancel()
-            left = [wanted for wanted in part if not wanted.landed.done()]
-            for wanted in left:
-                wanted.tried.add(source.name)
-            now = loop.time()
-            again: set[int] = set()
-            if others and now < deadline and any(w.wanted(now) for w in left):
-                again = self._start(fingerprint, left, deadline)
-            for place, wanted in enumerate(left):
-                if place not in again:
-                    self._settle(fingerprint, wanted, None)
+            self._dispatch.leave(job.turn)
+            self._ended(job, others, same)
 
-    async def _with_ticket(
-        self,
-        ticket: Ticket,
-        source: Source,
-        view: CatalogView,
-        fingerprint: bytes,
-        part: Sequence[Wanted],
-        deadline: float,
-    ) -> None:
+    def _ended(self, job: Job, others: bool, same: bool) -> None:
+        """What is left of a request is asked of another holder, if it may be, or given up.
+
+        Args:
+            same: whether it may be of the same one, once.
+        """
+        job.active = False
+        now = asyncio.get_running_loop().time()
+        left = [wanted for wanted in job.part if not wanted.landed.done()]
+        for wanted in left:
+            if not same or wanted.resumed:
+                wanted.tried.add(job.source.name)
+            wanted.resumed = wanted.resumed or same
+        if job.lost or (job.rival is not None and job.rival.active and not job.rival.lost):
+            return  # the other one brings it
+        again: set[int] = set()
+        if others and now < job.deadline and any(w.wanted(now) for w in left):
+            # What lies behind it is on its way: it is worth what it takes.
+            again = self._start(job.fingerprint, left, job.deadline, whatever_it_takes=True)
+        for place, wanted in enumerate(left):
+            if place not in again:
+                self._settle(job.fingerprint, wanted, None)
+
+    async def _with_ticket(self, ticket: Ticket, job: Job) -> None:
         """A stream, with what it says of the peer told to its guard, however it ends."""
-        for wanted in part:
+        for wanted in job.part:
             wanted.asked = True
         how, retry_after = Failure.OURS, 0.0
+        timer = self._when_late(job)
         try:
-            missing = await self._stream(ticket, source, view, fingerprint, part, deadline)
-            ticket.done(time.monotonic(), promised=len(part), kept=len(part) - missing)
+            await self._intake.take(ticket, job)
+            promised = len(job.part)
+            ticket.done(time.monotonic(), promised=promised, kept=promised - job.missing)
         except NobodyWaits as end:
             told = end.arrived + end.missing
             if told:  # late for its callers, and well all the same
@@ -254,122 +346,27 @@ class Puller:
             retry_after = error.retry_after if isinstance(error, ShedError) else 0.0
             raise
         finally:
+            if timer is not None:
+                timer.cancel()
             ticket.done(time.monotonic(), ok=False, kind_of_failure=how, retry_after=retry_after)
 
-    async def _stream(
-        self,
-        ticket: Ticket,
-        source: Source,
-        view: CatalogView,
-        fingerprint: bytes,
-        part: Sequence[Wanted],
-        deadline: float,
-    ) -> int:
-        """Takes one answer; how many blocks the peer does not have.
-
-        It is listened to for `peer_silence_ms` at least, whatever the deadline: a caller in a hurry
-        finds out nothing about the peer, and the next ones have to know.
-        """
-        loop = asyncio.get_running_loop()
-        began = loop.time()
-        owed = self._limits.peer_silence_ms / 1000 + LISTEN_MORE_SECONDS
-        seconds = max(deadline - began, owed)
-        timed = self.speeds.begin(source.name, began)
-        asked_at = time.monotonic()
-        decoder = Decoder(
-            [w.max_size for w in part],
-            self._limits.message_bytes + HEADER_BYTES * (1 + len(part)),
-            lambda index, size: self._staging.reserve(size, time.monotonic(), source.name),
-        )
-        request = peer_pb2.PullRequest(
-            fingerprint=fingerprint,
-            keys=[w.key for w in part],
-            max_sizes=[w.max_size for w in part],
-            unattested=fingerprint in self._unattested,
-        )
-        try:
-            with span(
-                SPAN_PEER_PULL, {"moonmesh.peer": source.name, "moonmesh.keys": len(part)}
-            ) as here:
-                verifying = Stopwatch()
-                arrived = missing = 0
-                async with aclosing(source.pull(request, seconds)) as messages:
-                    async for message in messages:
-                        for event in decoder.feed(message):
-                            source.guard.useful(time.monotonic())
-                            wanted = part[event.index]
-                            if not isinstance(event, Block):
-                                missing += 1
-                                view.refute(wanted.key_hash, time.monotonic(), wanted.max_size)
-                                counters.add("moonmesh_pull_missing_total")
-                                continue
-                            with verifying:
-                                block = self._land(source, fingerprint, wanted, event, asked_at)
-                            arrived += 1
-                            timed.came(len(block.data), loop.time())
-                            view.came(len(block.data))
-                            self.pull_ms.add(1000 * (loop.time() - began))
-                            counters.add("moonmesh_peer_blocks_total")
-                            counters.add("moonmesh_peer_bytes_total", len(block.data))
-                            self._settle(fingerprint, wanted, block)
-                            self._landed(block)
-                        now = loop.time()
-                        told = arrived or missing or now - began >= owed
-                        if told and self._abandoned(part, deadline, now):
-                            raise NobodyWaits(arrived, missing)
-                        if pause := ticket.spend(len(message), time.monotonic()):
-                            # Not reading slows the peer down, once its window is full.
-                            await asyncio.sleep(min(pause, max(0.0, deadline - loop.time())))
-                if not decoder.ended:
-                    raise PeerError("the answer was cut short", where=source.name)
-                here.set_attribute("moonmesh.blocks", arrived)
-                here.set_attribute("moonmesh.bytes", decoder.payload_bytes)
-                verifying.record(SPAN_TRANSFER_VERIFY, {"moonmesh.blocks": arrived})
-                return missing
-        finally:
-            timed.done()
-            self._staging.release(decoder.unfinished_bytes, source.name)
-
-    @staticmethod
-    def _abandoned(part: Sequence[Wanted], deadline: float, now: float) -> bool:
-        """Whether the time is over, or blocks are still to come and nobody waits for any of them."""
-        left = [wanted for wanted in part if not wanted.landed.done()]
-        return now >= deadline or (bool(left) and not any(wanted.wanted(now) for wanted in left))
-
-    def _land(
-        self, source: Source, fingerprint: bytes, wanted: Wanted, block: Block, asked_at: float
-    ) -> StagedBlock:
-        size = len(block.data)
-        try:
-            verify(
-                source,
-                fingerprint,
-                wanted.key,
-                block,
-                hop_limit=self._limits.hop_limit,
-                unattested=fingerprint in self._unattested,
-            )
-        except PeerError:
-            self._staging.release(size, source.name)
-            raise
-        staged = StagedBlock(
-            fingerprint,
-            wanted.key,
-            block.data,
-            block.digest,
-            source.name,
-            source.epoch,
-            asked_at,
-            time.monotonic(),
-            block.hops + 1 if block.attested else HOPS_MAX,
-        )
-        self._staging.land(staged, size)
-        return staged
+    def _when_late(self, job: Job) -> asyncio.TimerHandle | None:
+        """Looks at it once it is late, where a first token is waited for, and it is the first request."""
+        if job.hedge or job.turn.claim.pull_class is not PullClass.FIRST_TOKEN:
+            return None
+        seconds = self.hedges.begin(job.source.name)
+        if seconds is None:
+            return None
+        return asyncio.get_running_loop().call_later(seconds, self._hedge, job)
 
     def _give_up(self, fingerprint: bytes, part: Sequence[Wanted]) -> None:
         """The deadline has passed: what has not landed is not waited for any more."""
         for wanted in part:
             self._settle(fingerprint, wanted, None)
+
+    def _arrived(self, fingerprint: bytes, wanted: Wanted, block: StagedBlock) -> None:
+        self._settle(fingerprint, wanted, block)
+        self._landed(block)
 
     def _settle(self, fingerprint: bytes, wanted: Wanted, block: StagedBlock | None) -> None:
         name = (fingerprint, wanted.key)

@@ -6,8 +6,6 @@ holdings do not attribute to this group, or attribute with other bytes than Moon
 
 from __future__ import annotations
 
-import asyncio
-import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from typing import NamedTuple, Protocol
@@ -20,13 +18,14 @@ from federation.keys.naming import Naming
 from federation.limits.errors import ShedError
 from federation.limits.guard import BUSY_SECONDS, Guard
 from federation.limits.guards import Guards
-from federation.limits.names import GuardName
-from federation.limits.ticket import Refusal, Ticket
+from federation.limits.ticket import Ticket
 from federation.telemetry import SPAN_SERVE_CHECK, SPAN_SERVE_READ, span
+from federation.transfer.fair import PullClass
 from federation.transfer.frames import Encoder
 from federation.transfer.losses import Losses
 from federation.transfer.pool import PoolSize, Sized
 from federation.transfer.turns import Turns
+from federation.transfer.window import WindowRoom
 from local_group.holdings import Held, Holdings
 from local_group.outcome import BOUNCE_EXCEEDED, QUEUE_FULL, Outcome
 from local_group.process_errors import AdminError
@@ -36,6 +35,8 @@ READ_SECONDS = 2.0
 """How long a window may take to be copied out of Mooncake before its blocks count as missing."""
 UNWELL = "its Mooncake does not answer"
 """Said to the peer that asks."""
+MESSAGE_BYTES_MIN = 64 * 1024
+"""Of a message, however little a peer wants at a time: each has a cost."""
 WINDOW_BLOCKS = 256
 """Blocks copied in one call at most: what a check of the master costs, and one batch of a read."""
 
@@ -70,42 +71,6 @@ class _Wanted(NamedTuple):
     """Bytes, as reported or, of a block that nobody attested, as the master says."""
 
 
-class _Room:
-    """What one window takes up for a peer: leases in the pool, and bounce memory until it is sent."""
-
-    def __init__(
-        self, turns: Turns, guard: Guard, ticket: Ticket, until: float, patience: float
-    ) -> None:
-        self._turns = turns
-        self._guard = guard
-        self._ticket = ticket
-        self._until = until
-        self._patience = patience
-        self._held = 0
-
-    async def take(self, size: int) -> None:
-        """Waits for the memory, not for the leases: those take their time to end.
-
-        Raises:
-            ShedError: there is none.
-        """
-        until = min(self._until, asyncio.get_running_loop().time() + self._patience)
-        refusal = await self._turns.hold(self._guard, self._ticket, GuardName.WINDOW, size, until)
-        if refusal is not None:
-            raise _shed(refusal)
-        self._held = size
-        refusal = self._ticket.lease(size, time.monotonic())
-        if refusal is not None:
-            self._guard.refuse(refusal.reason, time.monotonic())
-            raise _shed(refusal)
-
-    def give(self) -> None:
-        """The window has been sent, or will not be."""
-        held, self._held = self._held, 0
-        if held and self._ticket.open:
-            self._ticket.give(GuardName.WINDOW, held)
-
-
 def _failure(outcome: Outcome) -> PeerError | None:
     """Why it is not known whether a block is there; None where it is known."""
     if outcome.status in (Status.HIT, Status.MISS):
@@ -114,12 +79,6 @@ def _failure(outcome: Outcome) -> PeerError | None:
     if outcome.code in (QUEUE_FULL, BOUNCE_EXCEEDED):
         return ShedError("no room for you now (store)", retry_after=BUSY_SECONDS)
     return UnwellError(UNWELL)
-
-
-def _shed(refusal: Refusal) -> ShedError:
-    return ShedError(
-        f"no room for you now ({refusal.reason.value})", retry_after=refusal.retry_after
-    )
 
 
 def _may_be(held: Held, size: int | None) -> bool:
@@ -178,10 +137,14 @@ class BlockServer:
         until: float,
         *,
         unattested: bool = False,
+        pull_class: PullClass = PullClass.BATCH,
+        message_bytes: int = 0,
     ) -> AsyncGenerator[bytes, None]:
         """The messages of one answer, in the order of `keys`.
 
         Args:
+            pull_class: how urgent it is to the peer: who waits for memory waits in that order.
+            message_bytes: of one message, where they are to be smaller than this group's; 0: they are not.
             unattested: the peer takes blocks whose writer's digest nobody knows.
             guard: of the peer that asks; with the `ticket` that it gave.
             until: when it is over, in loop time.
@@ -191,11 +154,16 @@ class BlockServer:
             UnwellError: Mooncake does not answer. What was sent so far stands.
         """
         self._pool.look()
-        encoder = Encoder(self._limits.message_bytes)
+        fill = self._limits.message_bytes
+        if message_bytes:
+            fill = min(fill, max(MESSAGE_BYTES_MIN, message_bytes))
+        encoder = Encoder(fill)
         patience = self._limits.peer_window_wait_ms / 1000
         async with aclosing(self._windows(fingerprint, keys, max_sizes, unattested)) as windows:
             async for window in windows:
-                room = _Room(self._turns, guard, ticket, until, patience)
+                room = WindowRoom(
+                    self._turns, guard, ticket, until, patience, (pull_class, fingerprint)
+                )
                 async with aclosing(self._window(encoder, fingerprint, window, room)) as messages:
                     async for message in messages:
                         yield message
@@ -274,7 +242,7 @@ class BlockServer:
         encoder: Encoder,
         fingerprint: Fingerprint,
         window: Sequence[_Wanted],
-        room: _Room,
+        room: WindowRoom,
     ) -> AsyncGenerator[bytes, None]:
         here = [(w, w.held) for w in window if w.held is not None]
         read_as = {wanted.place: n for n, (wanted, _) in enumerate(here)}

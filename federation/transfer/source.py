@@ -8,6 +8,7 @@ from typing import Protocol
 from federation.catalog.view import CatalogView
 from federation.errors import PeerError
 from federation.limits.guard import Guard
+from federation.transfer.allowance import Allowance
 from moonmesh.v1 import peer_pb2
 
 
@@ -22,8 +23,14 @@ class Source(Protocol):
     def epoch(self) -> int:
         """Epoch of the peer's newest statement."""
 
-    def pull(self, request: peer_pb2.PullRequest, timeout: float) -> AsyncGenerator[bytes, None]:
-        """The raw messages of one answer. Raises PeerError (or a subclass) for every failure."""
+    def pull(
+        self, request: peer_pb2.PullRequest, timeout: float, allowance: Allowance | None = None
+    ) -> AsyncGenerator[bytes, None]:
+        """The raw messages of one answer. Raises PeerError (or a subclass) for every failure.
+
+        Args:
+            allowance: what may be sent beyond the credit of the request, where it has one.
+        """
 
     def blame(self, error: PeerError) -> None:
         """A pull failed, and it was the peer's doing: `status` says why."""

@@ -1,19 +1,23 @@
-"""Waiting for one's turn at a guard: the guards say yes or no, this says when."""
+"""Waiting for one's turn at a guard that serves: the guard says yes or no, this says when, and who first."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from federation.limits.guard import BUSY_SECONDS, Guard
 from federation.limits.names import GuardName
-from federation.limits.ticket import Cost, Refusal, Ticket
-from federation.timeouts import timeout, timeout_at
+from federation.limits.ticket import Refusal, Ticket
+from federation.timeouts import timeout
+from federation.transfer.fair import FairQueue, PullClass
+
+WAITING_MAX = 1024
+"""Serves of one peer that wait for memory; far more than it may have open (`limits.serves_per_peer`)."""
 
 
 class Turns:
-    """First come, first served, for each guard by itself; bounded by each caller's deadline.
+    """In order of class and namespace, for each guard by itself; bounded by each caller's deadline.
 
     Only what passes soon is waited for (`Refusal.passes`): who is refused by a breaker is told at once.
 
@@ -22,7 +26,7 @@ class Turns:
     """
 
     def __init__(self, guards: Iterable[Guard] = ()) -> None:
-        self._queues: dict[tuple[str, GuardName], asyncio.Lock] = {}
+        self._queues: dict[tuple[str, GuardName], FairQueue[object]] = {}
         self._freed = asyncio.Event()
         for guard in guards:
             self.watch(guard)
@@ -31,26 +35,23 @@ class Turns:
         """Looks again whenever this guard has something free."""
         guard.on_release = self._freed.set
 
-    async def admit(self, guard: Guard, cost: Cost, until: float) -> Ticket | Refusal:
-        """A ticket as soon as there is room, or the refusal that held until then.
+    async def hold(
+        self,
+        guard: Guard,
+        ticket: Ticket,
+        what: GuardName,
+        n: int,
+        until: float,
+        pull_class: PullClass = PullClass.BATCH,
+        namespace: bytes = b"",
+    ) -> Refusal | None:
+        """Memory for a ticket, as soon as there is room; or the refusal that held until then.
 
         Args:
+            n: bytes.
             until: the caller's deadline, in loop time.
         """
-        self.watch(guard)
-        refusal = await self._turn(
-            guard, GuardName.STREAMS, lambda now: guard.check(cost, now), until
-        )
-        if refusal is not None:
-            guard.refuse(refusal.reason, time.monotonic())
-            return refusal
-        return guard.admit(cost, time.monotonic())  # nothing ran in between: it is the same answer
-
-    async def hold(
-        self, guard: Guard, ticket: Ticket, what: GuardName, n: int, until: float
-    ) -> Refusal | None:
-        """Memory for a ticket, as soon as there is room; or the refusal that held until then."""
-        refusal = await self._turn(guard, what, lambda now: ticket.hold(what, n, now), until)
+        refusal = await self._turn(guard, ticket, what, n, until, pull_class, namespace)
         if refusal is not None:
             guard.refuse(refusal.reason, time.monotonic())
         return refusal
@@ -58,25 +59,38 @@ class Turns:
     async def _turn(
         self,
         guard: Guard,
+        ticket: Ticket,
         what: GuardName,
-        attempt: Callable[[float], Refusal | None],
+        n: int,
         until: float,
+        pull_class: PullClass,
+        namespace: bytes,
     ) -> Refusal | None:
-        """Tries until it succeeds, is refused for good, or the time is over; in the order of asking."""
-        queue = self._queues.setdefault((guard.name, what), asyncio.Lock())
-        refusal: Refusal | None = None
-        if not queue.locked():
-            refusal = attempt(time.monotonic())
-            if refusal is None or not refusal.passes:
-                return refusal
+        queue = self._queues.setdefault((guard.name, what), FairQueue(WAITING_MAX))
+        me = object()
+        if not queue.add(me, pull_class, namespace, n):
+            return Refusal(what, BUSY_SECONDS)
+        # It may stand behind another all the time, and never be told no itself.
+        refusal = Refusal(what, BUSY_SECONDS)
+        loop = asyncio.get_running_loop()
         try:
-            async with timeout_at(until), queue:
-                while (refusal := attempt(time.monotonic())) is not None and refusal.passes:
-                    await self._wait(refusal.retry_after)
-        except asyncio.TimeoutError:
-            # It may have stood behind another all the time, and never been told no itself.
-            return refusal or Refusal(what, BUSY_SECONDS)
-        return refusal
+            while True:
+                wait = until - loop.time()
+                if queue.peek() is me:
+                    answer = ticket.hold(what, n, time.monotonic())
+                    if answer is None:
+                        queue.take(me)
+                        return None
+                    if not answer.passes:
+                        return answer
+                    refusal = answer
+                    wait = min(wait, answer.retry_after)
+                if until <= loop.time():
+                    return refusal
+                await self._wait(wait)
+        finally:
+            queue.drop(me)
+            self._freed.set()  # whoever is next may look
 
     async def _wait(self, seconds: float) -> None:
         """Until something is free, at most `seconds`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import os
 import stat
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -222,7 +223,7 @@ class _Check:
         self._folder = folder
         self._now = now
         self._problems: list[str] = []
-        if not folder.is_dir():
+        if not os.path.isdir(folder):  # no error for what can be no path
             raise TrustError(
                 "there is no such folder of credentials",
                 where=str(folder),

@@ -18,7 +18,8 @@ if sys.version_info >= (3, 11):
 else:
     from async_timeout import timeout
 
-EPOCH_MAX = (1 << 63) - 1
+EPOCH_MAX = 1 << 32
+"""The highest that peers believe: a term in a later one could not be spoken in."""
 KEY_BYTES_MAX = 128
 VALUE_BYTES_MAX = 16 << 10
 KEYS_MAX = 1024

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from local_group.coordination.base import EPOCH_MAX
 from local_group.process_errors import CoordinationError
 
-EPOCH_MAX = (1 << 63) - 1
 PLACE_BYTES = 4096
 """Of each of the two copies: no block of a disk holds parts of both."""
 _MAGIC = "moonmesh-epoch-1"

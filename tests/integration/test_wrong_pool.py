@@ -104,5 +104,69 @@ def test_a_place_with_the_master_of_another_group_follows_and_leads_nothing(
     )
 
 
+def test_a_place_that_starts_while_all_others_are_gone_leads_with_another_pool_only_if_told_to(
+    federation: Federation,
+) -> None:
+    ours, theirs = (f"127.0.0.1:{federation.ports[name]}" for name in ("east", "west"))
+    wrong = federation.groups[WRONG]
+    write(federation.store("west"), [f"theirs/{index}" for index in range(4)])
+    wait_for(lambda: pool_published(federation), 15, "the pool to be published")
+    epoch = federation.status(RIGHT)["epoch"]
+    frozen = freeze_all(federation.groups[RIGHT])
+    thawed = False
+    try:
+        up = moonmesh("up", "--detach", "-c", wrong.path)
+        assert up.returncode == 1, up.stdout
+        shown = moonmesh("status", "-c", wrong.path)
+        assert shown.returncode == 1
+        wait_for(lambda: leading(federation, WRONG).get("leader") is None, 15, "the lease to end")
+        # For longer than it was left to others before: it may never.
+        wait_for(
+            lambda: any("nobody is known to lead" in said for said in problems(federation)),
+            25,
+            "ten seconds without a leader",
+        )
+        (said,) = [each for each in problems(federation) if "neither leads nor follows" in each]
+        assert f"the master of this place, {theirs}, has another pool" in said
+        assert f"that this group had last, with the master {ours}" in said
+        assert "say so: moonmesh new-pool" in said
+        assert leading(federation, WRONG)["role"] == "follower"
+        assert federation.status(WRONG)["holdings"]["blocks"] == 0, "what west's master lists"
+        told = moonmesh("new-pool", "-c", wrong.path)
+        assert told.returncode == 0, told.stderr
+        assert told.stdout.strip() == f'group "east" has the pool of the master {theirs}'
+        assert leading(federation, WRONG)["role"] == "leader"
+        assert federation.status(WRONG)["epoch"] == epoch + 1
+        for process in frozen:
+            os.kill(process.pid, signal.SIGCONT)
+        thawed = True
+        wait_for(
+            lambda: "has another pool" in str(leading(federation, RIGHT).get("barred")),
+            20,
+            "the right one to see another pool",
+        )
+        refused = moonmesh("new-pool", "-c", federation.groups[RIGHT].path)
+        assert refused.returncode == 1
+        assert "leads this group, so its pool is the group's: stop it first" in " ".join(
+            refused.stderr.split()
+        )
+        wrong.down()
+        wait_for(
+            lambda: moonmesh("new-pool", "-c", federation.groups[RIGHT].path).returncode == 0,
+            20,
+            "the right one to be told to lead again",
+            every=1.0,
+        )
+        assert leading(federation, RIGHT)["role"] == "leader"
+    finally:
+        for process in () if thawed else frozen:
+            os.kill(process.pid, signal.SIGCONT)
+
+
+def pool_published(federation: Federation) -> bool:
+    """Two looks after it leads: it says which pool the group has."""
+    return float(federation.status(RIGHT)["uptime_s"]) > 2 * LOOK_S
+
+
 def problems(federation: Federation) -> list[str]:
     return list(federation.status(WRONG).get("problems", []))

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from federation.catalog import bag, gaps, overlay
 from federation.catalog.answers import Answers
+from federation.catalog.coverage import ENOUGH_VIEWS, cover, locate
 from federation.catalog.log import HoldingsLog
-from federation.catalog.plan import Run, locate, plan
 from federation.catalog.prints import BITS_MIN, distinct, prints_of
 from federation.catalog.snapshot import Snapshot, SnapshotBuilder
 from federation.catalog.view import CatalogView
@@ -125,35 +125,31 @@ def test_gaps_give_back_what_was_encoded(hashes: list[int], bits: int, from_zero
     assert len(packed) <= gaps.bytes_max(len(prints))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(
-    st.lists(st.sets(st.integers(0, 29)), max_size=4),
+    st.lists(st.sets(st.integers(0, 29)), max_size=7),
     st.lists(st.tuples(st.integers(0, 3), st.integers(0, 29)), max_size=4),
     st.integers(1, 8),
     st.integers(8, 40),
 )
-def test_a_plan_is_the_longest_run_at_each_place(
+def test_a_chain_is_covered_up_to_the_first_block_that_nobody_has(
     held: list[set[int]], refuted: list[tuple[int, int]], first: int, most: int
 ) -> None:
     chain = spread(*range(30))
-    views = [(str(n), view_of(chain[i] for i in numbers)) for n, numbers in enumerate(held)]
+    views = [view_of(chain[i] for i in numbers) for numbers in held]
     for peer, place in refuted:
         if peer < len(held):
-            views[peer][1].refute(chain[place], 0.0)
+            views[peer].refute(chain[place], 0.0)
             held[peer].discard(place)
-    expected: list[Run] = []
-    at = 0
-    while at < len(chain):
-        ends = [
-            next((i for i in range(at, len(chain)) if i not in numbers), len(chain))
-            for numbers in held
-        ]
-        end = max(ends, default=at)
-        if end == at:
-            break
-        expected.append(Run(str(ends.index(end)), list(range(at, end))))
-        at = end
-    with mock.patch.multiple("federation.catalog.plan", LOOK_FIRST=first, LOOK_MOST=most):
-        assert plan(chain, views, 1.0) == expected
-        runs = [next((i for i in range(30) if i not in numbers), 30) for numbers in held]
-        assert locate(chain, [view for _, view in views], 1.0) == runs
+    run = next((i for i in range(30) if not any(i in numbers for numbers in held)), 30)
+    with mock.patch.multiple("federation.catalog.coverage", LOOK_FIRST=first, LOOK_MOST=most):
+        found = cover(chain, views, 1.0).tolist()
+        ends = [next((i for i in range(30) if i not in numbers), 30) for numbers in held]
+        assert locate(chain, views, 1.0) == ends
+    assert len(found) == run
+    for place, bits in enumerate(found):
+        holders = {n for n in range(len(held)) if bits >> n & 1}
+        assert holders, "somebody has it"
+        assert all(place in held[n] for n in holders)
+        if len(held) <= ENOUGH_VIEWS and place == 0:
+            assert holders == {n for n in range(len(held)) if 0 in held[n]}

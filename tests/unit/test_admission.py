@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import pytest
@@ -11,6 +11,7 @@ import pytest
 from federation.config import Admit
 from federation.keys.naming import Naming
 from federation.transfer.admission import Admission
+from federation.transfer.copies import Copies
 from federation.transfer.policy import AdmissionPolicy
 from federation.transfer.staging import StagedBlock
 from local_group import ledger as ledger_module
@@ -52,8 +53,17 @@ class Setup:
         status: Status = Status.STORED,
         queue_max: int = 100,
         admit: Admit = "always",
+        dear: Collection[str] = (),
     ) -> None:
-        self.holdings = Holdings(blocks_max=100, hop_limit=1, on_change=lambda change: None)
+        self.copies = Copies(25)
+        self.holdings = Holdings(
+            blocks_max=100,
+            hop_limit=1,
+            on_change=lambda change: None,
+            on_hidden=lambda change: self.copies.follow(
+                self.holdings, change.fingerprint, change.name
+            ),
+        )
         self.journal = Journal(tmp_path, 1 << 20)
         self.ledger = Ledger(self.holdings, self.journal)
         self.store = FakeStore(tmp_path, status)
@@ -63,6 +73,8 @@ class Setup:
             ledger=self.ledger,
             naming=Naming(()),
             policy=AdmissionPolicy(admit),
+            copies=self.copies,
+            dear=lambda block: block.key in dear,
             queue_max=queue_max,
             on_error=self.errors.append,
         )
@@ -260,6 +272,43 @@ async def test_what_an_engine_is_given_twice_is_admitted(tmp_path: Path) -> None
     assert setup.store.written == [f"{FP.hex()}/a"]
 
 
+async def test_what_came_over_a_dear_line_is_admitted_the_first_time(tmp_path: Path) -> None:
+    async with Setup(tmp_path, admit="second-hit", dear="a") as setup:
+        for key in "ab":
+            setup.admission.landed(block(key))
+            setup.admission.given(block(key))
+        await wait_for_async(lambda: len(setup.holdings) == 1, 5, "the one to be admitted")
+    assert setup.store.written == [f"{FP.hex()}/a"]
+
+
+async def test_what_is_over_the_quota_is_not_admitted(tmp_path: Path) -> None:
+    async with Setup(tmp_path) as setup:
+        setup.copies.pool_is(4 * 35)  # three blocks of 10 bytes, and a half
+        for key in "abcd":
+            setup.admission.landed(block(key))
+        await wait_for_async(lambda: len(setup.holdings) == 3, 5, "three to be admitted")
+        setup.admission.landed(block("e"))
+        await wait_for_async(lambda: setup.admission.queued == 0, 5, "the queue to be empty")
+    assert len(setup.store.written) == 3
+    assert setup.copies.bytes == 30
+
+
+async def test_of_a_chain_the_tail_is_first_to_go_whatever_order_it_was_admitted_in(
+    tmp_path: Path,
+) -> None:
+    async with Setup(tmp_path, admit="second-hit", dear="abcdef") as setup:
+        for before, key in zip("abc", "bcd", strict=False):
+            setup.admission.given(block(key), before)
+        await wait_for_async(lambda: len(setup.holdings) == 3, 5, "three to be admitted")
+        setup.admission.given(block("f"))
+        setup.admission.given(block("a"))
+        await wait_for_async(lambda: len(setup.holdings) == 5, 5, "the others to be admitted")
+        setup.admission.read_on(FP, "d")
+    setup.copies.pool_is(0)
+    order = [next(k for k in "abcdef" if name_of(FP, k) == n) for _, n in setup.copies.surplus(9)]
+    assert order == ["f", "d", "c", "b", "a"]
+
+
 async def test_what_is_fetched_ahead_is_admitted_whatever_the_policy_says(tmp_path: Path) -> None:
     async with Setup(tmp_path, admit="never") as setup:
         setup.admission.landed(block("a"))
@@ -279,6 +328,9 @@ def test_a_policy_says_when() -> None:
     assert not second.landed()
     # Once admitted it begins anew: it comes from a peer again only if it is gone here.
     assert [second.given(1) for _ in range(5)] == [False, True, False, True, False]
+    assert [second.given(1, dear=True), second.given(1)] == [True, False]
+    assert not always.given(1, dear=True)
+    assert not never.given(1, dear=True)
 
 
 def test_first_hits_are_remembered_up_to_a_limit() -> None:

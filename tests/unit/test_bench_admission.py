@@ -15,9 +15,9 @@ def workload(*requests: tuple[int, str], groups: int = 2) -> Workload:
 def test_what_each_policy_serves_and_moves() -> None:
     # Group 0 computes a chain; group 1 is given it three times.
     work = workload((0, "abc"), (1, "abc"), (1, "abc"), (1, "abc"))
-    assert replay(work, "always", 100)[1:] == (6, 3, 3)
-    assert replay(work, "second-hit", 100)[1:] == (3, 6, 3)
-    assert replay(work, "never", 100)[1:] == (0, 9, 0)
+    assert replay(work, "always", 100)[1:4] == (6, 3, 3)
+    assert replay(work, "second-hit", 100)[1:4] == (3, 6, 3)
+    assert replay(work, "never", 100)[1:4] == (0, 9, 0)
 
 
 def test_a_run_ends_at_the_first_block_that_nobody_has() -> None:
@@ -39,6 +39,18 @@ def test_one_group_is_one_pool() -> None:
     work = workload(*((0, chain) for chain in chains), groups=1)
     for capacity in (2, 3, 5, 9):
         assert replay(work, "second-hit", capacity).hits == lru_hits(chains, capacity)[0]
+
+
+def test_a_near_group_is_asked_first_and_what_came_over_a_dear_line_is_kept() -> None:
+    # Groups 0 and 1 are in one region, 2 and 3 in the other.
+    work = workload((0, "abc"), (2, "abc"), (2, "abc"), (3, "abc"), (1, "abc"), groups=4)
+    served = replay(work, "second-hit", 100, regions=2)
+    assert (served.local, served.peer, served.dear, served.admitted) == (3, 9, 3, 3)
+    blind = replay(work, "second-hit", 100, regions=2, sooner=False)
+    assert (blind.local, blind.peer, blind.dear) == (0, 12, 6)
+    report = admission_report(work, 4.0)
+    assert report.figures["2 regions"]["second-hit, not told"]["dear_over_never"] == 2 / 3
+    assert len(report.targets) == 3
 
 
 def test_the_report_has_all_policies_and_its_targets() -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from federation.bench.cpu import GroupProcesses, grown, total
 from federation.bench.pull_figures import Measured, Outcome, figures, targets
+from federation.bench.pull_shaped import ShapedBench, ShapedOutcome, shaped_targets
 from federation.bench.worker import Work, Worker, WorkerError
 
 SIZE = 1_000_000
@@ -58,6 +59,19 @@ def test_a_pull_is_compared_with_the_sum_of_its_parts() -> None:
 
 def test_what_was_not_measured_is_not_judged() -> None:
     assert [t.met for t in targets(figures(Outcome(), 1, 1))] == [None] * 5
+    assert [t.met for t in shaped_targets({})] == [None] * 2
+
+
+def test_what_a_first_token_waits_for_on_a_link_is_told_in_messages() -> None:
+    outcome = ShapedOutcome(idle_ms=[50.0] * 9, beside_ms=[92.0] * 9, prefetched=20e6)
+    outcome.whole_ms = [2.2e3]
+    link = outcome.figures(ShapedBench(mbit=200.0), 256 << 20)
+    assert link["message_ms"] == pytest.approx(41.94, abs=0.01)
+    assert link["prefetch_share"] == pytest.approx(0.8)
+    late, share = shaped_targets(link)
+    assert late.value == pytest.approx(42 / 41.94, abs=0.01)
+    assert (late.met, share.met) == (True, True)
+    assert share.value == pytest.approx(0.976, abs=0.001)
 
 
 def test_processor_time_is_told_by_what_the_processes_are(

@@ -7,8 +7,8 @@ import pytest
 
 from federation.catalog import gaps
 from federation.catalog.answers import Answers
+from federation.catalog.coverage import ENOUGH_VIEWS, cover, locate
 from federation.catalog.log import CHANGES_MAX, HoldingsLog, Position
-from federation.catalog.plan import Run, locate, plan
 from federation.catalog.prints import BITS_MIN, bits_for, still_fit
 from federation.catalog.snapshot import Snapshot, SnapshotBuilder
 from federation.catalog.view import CatalogView, News
@@ -285,8 +285,8 @@ def test_a_refuted_block_is_not_asked_for_again_for_a_while() -> None:
     view.apply(whole([one, two, three]), 0.0)
     view.refute(one, 10.0)
     assert not view.has(one, 14.9)
-    assert plan([one, two], [("a", view)], 14.9) == []
-    assert plan([two, one, three], [("a", view)], 14.9) == [Run("a", [0])]
+    assert cover([one, two], [view], 14.9).tolist() == []
+    assert cover([two, one, three], [view], 14.9).tolist() == [1]
     assert view.has(one, 15.0)
     for key_hash in (one, two, three):
         view.refute(key_hash, 20.0)
@@ -301,33 +301,41 @@ def test_a_refuted_block_is_not_asked_for_again_for_a_while() -> None:
 
 
 @pytest.mark.parametrize(
-    ("held", "runs"),
+    ("held", "holders"),
     [
-        ({"a": [0, 1], "b": [0, 1, 2, 3]}, [Run("b", [0, 1, 2, 3])]),
-        ({"a": [0, 1], "b": [2, 3]}, [Run("a", [0, 1]), Run("b", [2, 3])]),
-        ({"a": [0, 2, 3]}, [Run("a", [0])]),
-        ({"a": [1, 2]}, []),
-        ({"a": [0, 1], "b": [0, 1]}, [Run("a", [0, 1])]),
-        ({"a": [0], "b": [1], "c": [2]}, [Run("a", [0]), Run("b", [1]), Run("c", [2])]),
-        ({}, []),
+        (([0, 1], [0, 1, 2, 3]), [3, 3, 2, 2]),
+        (([0, 1], [2, 3]), [1, 1, 2, 2]),
+        (([0, 2, 3],), [1]),
+        (([1, 2],), []),
+        (([0, 1], [0, 1]), [3, 3]),
+        (([0], [1], [2]), [1, 2, 4]),
+        ((), []),
     ],
 )
-def test_a_chain_is_planned_up_to_its_first_gap(
-    held: dict[str, list[int]], runs: list[Run]
+def test_a_chain_is_covered_up_to_its_first_gap(
+    held: tuple[list[int], ...], holders: list[int]
 ) -> None:
-    views = [(peer, view_of(spread(*numbers))) for peer, numbers in held.items()]
-    assert plan(spread(0, 1, 2, 3), views, 0.0) == runs
+    views = [view_of(spread(*numbers)) for numbers in held]
+    assert cover(spread(0, 1, 2, 3), views, 0.0).tolist() == holders
 
 
-def test_a_long_chain_is_planned_to_its_end() -> None:
+def test_a_long_chain_is_covered_to_its_end() -> None:
     chain = random_hashes(5000).tolist()
-    views = [
-        ("a", view_of(chain[:3000], 5000)),
-        ("b", view_of(chain[2000:4500], 5000)),
-    ]
-    assert [(run.peer, run.indices[0], run.indices[-1]) for run in plan(chain, views, 0.0)] == [
-        ("a", 0, 2999),
-        ("b", 3000, 4499),
-    ]
-    assert locate(chain, [view for _, view in views], 0.0) == [3000, 0]
-    assert plan([], views, 0.0) == []
+    views = [view_of(chain[:3000], 5000), view_of(chain[2000:4500], 5000)]
+    found = cover(chain, views, 0.0)
+    assert len(found) == 4500
+    assert set(found[:2000].tolist()) == {1}
+    assert set(found[3000:].tolist()) == {2}
+    assert locate(chain, views, 0.0) == [3000, 0]
+    assert cover([], views, 0.0).tolist() == []
+
+
+def test_of_many_views_that_have_a_chain_a_few_are_looked_up() -> None:
+    chain = spread(*range(30))
+    views = [view_of(chain[:20]) for _ in range(ENOUGH_VIEWS + 2)]
+    views[-1] = view_of(chain)
+    found = cover(chain, views, 0.0).tolist()
+    assert found[:20] == [(1 << ENOUGH_VIEWS) - 1] * 20
+    assert found[20:] == [1 << (ENOUGH_VIEWS + 1)] * 10, (
+        "what the first lack the others are asked for"
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+from gossip.config import GossipConfig
 from local_group.coordination.base import EPOCH_MAX, KEYS_MAX
 from local_group.coordination.machine import DONE, FULL, REFUSED, USED_UP, Machine
 
@@ -51,6 +52,7 @@ def test_above_a_floor() -> None:
     assert machine.above("b1", 100, 200) == REFUSED
     assert claim(machine, "b1", floor=7) == 101
     assert Machine(epoch=EPOCH_MAX).claim("a", "a", "", 1.0, 0, 0) == USED_UP
+    assert GossipConfig().max_epoch == EPOCH_MAX, "in a later one nobody would be believed"
 
 
 def test_puts_are_fenced_and_in_order() -> None:

@@ -13,9 +13,8 @@ from typing import Any
 import pytest
 
 from local_group.coordination import raft
-from local_group.coordination.base import Changed, Leader, Listed
+from local_group.coordination.base import EPOCH_MAX, Changed, Leader, Listed
 from local_group.coordination.etcd_watch import Position
-from local_group.coordination.file import EPOCH_MAX
 from local_group.coordination.file_backend import FileBackend
 from local_group.coordination.machine import Machine
 from local_group.coordination.raft import read_secret

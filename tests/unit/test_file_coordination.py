@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from local_group.coordination.file import EPOCH_MAX, PLACE_BYTES, FileCoordination
+from local_group.coordination.base import EPOCH_MAX
+from local_group.coordination.file import PLACE_BYTES, FileCoordination
 from local_group.process_errors import CoordinationError
 
 # Prints each epoch it was given, then dies before the given step once it was given enough.

@@ -99,8 +99,9 @@ class Place:
             exported=[FP],
             ledger=self.ledger,
             puller=None,  # type: ignore[arg-type]
-            given=lambda block: None,
-            prefetched=lambda block: None,
+            given=lambda block, before: None,
+            read_on=lambda fingerprint, before: None,
+            prefetched=lambda block, before: None,
             touch=lambda fingerprint: None,
             limits=Limits(),
             on_error=self.problems.append,

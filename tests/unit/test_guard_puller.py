@@ -140,10 +140,9 @@ async def test_a_stream_that_is_too_fast_is_slowed_down() -> None:
 
 async def test_blocks_of_one_peer_never_take_the_staging_of_another() -> None:
     east, west = FakeSource("east", KEYS), FakeSource("west", KEYS)
-    bench = Bench(east, west, claims={"east": KEYS[:5], "west": KEYS[5:]})
     shares = Shares(4 * SIZE, ["east", "west"], 50)
-    bench.staging = Staging(bytes_max=4 * SIZE, hold=60.0, shares=shares)
-    bench.puller._staging = bench.staging
+    staging = Staging(bytes_max=4 * SIZE, hold=60.0, shares=shares)
+    bench = Bench(east, west, claims={"east": KEYS[:5], "west": KEYS[5:]}, staging=staging)
     assert await bench.collect(bench.ask(KEYS[:5])) == [*ALL[:3], None, None]
     assert east.guard.refusals == {GuardName.STAGING: 1}
     assert await bench.collect(bench.ask(KEYS[5:])) == [ALL[5]]

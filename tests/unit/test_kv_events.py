@@ -195,6 +195,21 @@ async def test_what_is_stored_is_held_and_what_is_removed_is_asked_for(tmp_path:
     await gateway.ledger.close()
 
 
+async def test_what_happens_in_another_groups_pool_says_nothing(tmp_path: Path) -> None:
+    gateway = Gateway(tmp_path)
+    await gateway.ledger.load(lambda fingerprint, name: True)
+    await gateway.ledger.report([own(FP, "own", 5, DIGEST)])
+    await gateway.say(removed("own"))
+    gateway.ledger.elsewhere = lambda: True
+    await gateway.say(removed("own"), stored("theirs"))
+    await gateway.events.ask()
+    assert (gateway.master.asked, gateway.held()) == ([], names("own"))
+    gateway.ledger.elsewhere = lambda: False
+    await gateway.say(stored("ours"))
+    assert gateway.held() == names("own", "ours")
+    await gateway.ledger.close()
+
+
 async def test_whose_a_stored_block_is_is_no_surer_than_with_a_listing(tmp_path: Path) -> None:
     gateway = Gateway(tmp_path)
     await gateway.ledger.load(lambda fingerprint, name: True)

@@ -202,9 +202,10 @@ def test_followers_on_other_hosts_come_where_engines_do(tmp_path: Path) -> None:
 
 async def test_one_that_is_barred_stands_for_nothing(tmp_path: Path, impatient: None) -> None:
     one, two = Gateway(tmp_path), Gateway(tmp_path)
+    found = ["another pool"]
 
     async def look() -> None:
-        two.terms.bar("another pool")
+        two.terms.bar(found[-1])
 
     await one.terms.start()
     await two.terms.start(look)
@@ -222,6 +223,7 @@ async def test_one_that_is_barred_stands_for_nothing(tmp_path: Path, impatient: 
         "another pool",
         "neither leads nor follows",
     )
+    found.append("")
     two.terms.bar("")
     await wait_for_async(lambda: two.told == [("leads", 3)], 5, "it to lead when it may")
     two.terms.bar("another pool")
@@ -250,9 +252,10 @@ async def test_one_that_waits_to_lead_stands_back_when_it_is_barred(
 
 
 async def test_a_first_look_that_hangs_delays_it_no_longer_than_so(
-    tmp_path: Path, impatient: None, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(leading, "FIRST_LOOK_S", 0.05)
+    monkeypatch.setattr(leading, "LAST_LOOK_S", 0.05)
     one = Gateway(tmp_path)
     await asyncio.wait_for(one.terms.start(asyncio.Event().wait), 5)  # type: ignore[arg-type]
     assert one.terms.valid()
@@ -266,4 +269,79 @@ async def test_what_a_leader_publishes_others_read(tmp_path: Path) -> None:
     await one.terms.start()
     await one.terms.publish("pool", b"x")
     assert (await two.terms.published("pool"), await two.terms.published("else")) == (b"x", None)
+    await one.end()
+
+
+async def test_what_is_found_at_the_moment_of_a_takeover_ends_it(
+    tmp_path: Path, impatient: None
+) -> None:
+    one, two, three = Gateway(tmp_path), Gateway(tmp_path), Gateway(tmp_path)
+    looks: list[str] = []
+
+    async def look() -> None:
+        """Coordination was gone when it began: what there is against it is known later."""
+        looks.append("looked")
+        two.terms.bar("" if len(looks) == 1 else "another pool")
+
+    await one.terms.start()
+    await two.terms.start(look)
+    two.run()
+    await one.end()
+    await wait_for_async(lambda: len(looks) == 2, 5, "it to win")
+    await three.terms.start()
+    assert three.terms.valid(), "the term was given up at once"
+    assert (two.terms.valid(), two.told, two.terms.barred) == (False, [], "another pool")
+    await three.end()
+    await two.end()
+
+
+async def test_a_look_that_hangs_delays_a_takeover_no_longer_than_so(
+    tmp_path: Path, impatient: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leading, "FIRST_LOOK_S", 0.05)
+    monkeypatch.setattr(leading, "LAST_LOOK_S", 0.05)
+    one, two = Gateway(tmp_path), Gateway(tmp_path)
+    await one.terms.start()
+    await two.terms.start(asyncio.Event().wait)  # type: ignore[arg-type]
+    two.run()
+    await one.end()
+    await wait_for_async(lambda: two.told == [("leads", 2)], 5, "the second to lead")
+    await two.end()
+
+
+async def test_one_that_ends_while_it_takes_over_leaves_no_lease_behind(
+    tmp_path: Path, impatient: None
+) -> None:
+    one, two, three = Gateway(tmp_path), Gateway(tmp_path), Gateway(tmp_path)
+    looking = asyncio.Event()
+
+    async def look() -> None:
+        if two.running is not None:
+            looking.set()
+            await asyncio.Event().wait()
+
+    await one.terms.start()
+    await two.terms.start(look)
+    two.run()
+    await one.end()
+    await asyncio.wait_for(looking.wait(), 5)
+    await two.end()
+    await three.terms.start()
+    assert three.terms.valid()
+    await three.end()
+
+
+async def test_one_that_stands_down_leads_no_more(tmp_path: Path) -> None:
+    one, two = Gateway(tmp_path), Gateway(tmp_path)
+    await one.terms.start()
+    one.run()
+    one.terms.bar("another pool")
+    await one.terms.stand_down()
+    await wait_for_async(lambda: one.told == [("follows", 1)], 5, "its end")
+    assert not one.terms.valid()
+    await two.terms.start()
+    assert two.terms.valid()
+    await two.end()
+    one.terms.bar("")
+    await wait_for_async(lambda: one.told[1:] == [("leads", 3)], 5, "it to stand again")
     await one.end()

@@ -56,8 +56,9 @@ class Gateway:
             exported=[FP],
             ledger=None,  # type: ignore[arg-type]
             puller=self,  # type: ignore[arg-type]
-            given=lambda block: self.given.append(block.key),
-            prefetched=lambda block: None,
+            given=lambda block, before: self.given.append(block.key),
+            read_on=lambda fingerprint, before: None,
+            prefetched=lambda block, before: None,
             touch=lambda fingerprint: None,
             limits=Limits(),
             on_error=lambda what: None,

@@ -53,6 +53,7 @@ class Master:
         self.keys: set[str] = set()
         self.error: AdminError | None = None
         self.meanwhile = lambda: None
+        self.elsewhere = False
 
     async def list_keys(self, take: Callable[[list[bytes]], None], max_bytes: int) -> int:
         take([key.encode() for key in self.keys])
@@ -81,7 +82,11 @@ class Run:
             unattested_ok=lambda fingerprint: True,
         )
         self.ledger = Ledger(
-            self.holdings, Journal(folder, 1 << 20), imported=[PULLED], alone=alone
+            self.holdings,
+            Journal(folder, 1 << 20),
+            imported=[PULLED],
+            alone=alone,
+            elsewhere=lambda: master.elsewhere,
         )
         self.listings = Listings(
             self.ledger,
@@ -162,6 +167,27 @@ async def test_without_an_answer_nothing_changes(tmp_path: Path, master: Master)
     await run.list()
     assert run.listings.trouble(began) == ""
     assert run.problems == ["key listings failed for 0 s: the master does not answer"]
+
+
+async def test_what_another_groups_master_lists_says_nothing(
+    tmp_path: Path, master: Master
+) -> None:
+    master.put("own")
+    run = await start(tmp_path, master)
+    await run.ledger.report([own(FP, "own", 4, DIGEST)])
+    theirs = Master()
+    theirs.put("new")
+    theirs.elsewhere = True
+    await run.ledger.close()
+    again = await start(tmp_path, theirs)
+    assert again.origins() == {"own": OWN}, "nor at a start"
+    assert await again.list() == {"own": OWN}
+    theirs.elsewhere = False
+    assert await again.list() == {"new": OWN}
+    assert again.problems == []
+    await again.ledger.close()
+    once_more = await start(tmp_path, master)
+    assert once_more.holdings.get(FP, name_of(FP, "own")).digest == DIGEST  # type: ignore[union-attr]
 
 
 async def test_a_peers_block_is_known_as_such_when_a_listing_finds_it(

@@ -21,7 +21,7 @@ from federation.peers.subscriptions import NOT_SHARED
 from federation.request_limits import RequestLimits
 from federation.router import KEYS_MAX, Located, Router, RouterError
 from federation.transfer.locating import NO_VIEW, NOT_TRACKED, Locator, RouterService
-from federation.transfer.speed import KEPT_SECONDS, PULLS_KEPT, Speeds
+from federation.transfer.speed import Speeds
 from local_group.holdings import OWN, Held
 from moonmesh.v1 import engine_pb2
 from tests.support.catalogs import view_of
@@ -52,12 +52,14 @@ class Bench:
         self.own = {key: held(1000) for key in CHAIN[:own]}
         self.peers: list[tuple[FakePeer, CatalogView | None]] = []
         self.speeds = Speeds(rate_max=1e9)
+        self.block_seconds: float | None = None
         self.locator = Locator(
             group="east",
             tracked=frozenset([FINGERPRINT] if tracked else []),
             held=lambda fingerprint, key: self.own.get(key),
             followed=lambda fingerprint: self.peers,
             seconds=self.speeds.seconds,
+            block_seconds=lambda fingerprint: self.block_seconds,
         )
 
     def peer(self, name: str, blocks: int, **options: bool | str) -> CatalogView:
@@ -114,11 +116,11 @@ def test_the_cost_of_a_pull_goes_by_how_pulls_of_that_peer_went() -> None:
     bench.peer("west", 70)
     bench.peer("north", 70)
     timed = bench.speeds.begin("west", 10.0)
-    timed.came(500, 10.2)
-    timed.came(500, 10.5)
+    timed.came(1000, 10.2)
+    timed.came(9000, 10.5)
     timed.done()
     found = bench.locate(now=11.0)
-    assert found["west"].pull_ms == pytest.approx(200 + 70_000 / 2000 * 1000)
+    assert found["west"].pull_ms == pytest.approx(200 + (70_000 - 1000) / 30_000 * 1000)
     assert found["north"].pull_ms is None
 
 
@@ -166,26 +168,13 @@ def test_for_a_catalog_that_is_not_shared_nobody_waits() -> None:
     assert len(asked) == 1
 
 
-def test_old_pulls_and_those_before_the_last_few_say_nothing() -> None:
-    speeds = Speeds(rate_max=1e9)
-
-    def pull(at: float, rate: int) -> None:
-        timed = speeds.begin("west", at)
-        timed.came(rate, at + 1)
-        timed.done()
-
-    pull(0.0, 10_000_000)
-    for n in range(PULLS_KEPT):
-        pull(float(n), 1000)
-    assert speeds.seconds("west", 1000, 50.0) == 2.0
-    assert speeds.seconds("west", 1000, PULLS_KEPT + KEPT_SECONDS) is None
-    speeds.begin("west", 1e6).done()
-    assert speeds.seconds("west", 1000, 1e6) is None, "nothing came"
-    fast = Speeds(rate_max=100)
-    timed = fast.begin("west", 0.0)
-    timed.came(1000, 0.5)
-    timed.done()
-    assert fast.seconds("west", 1000, 1.0) == 10.5, "no faster than it may be"
+def test_what_computing_a_run_takes_goes_by_the_namespace() -> None:
+    bench = Bench(own=10)
+    bench.peer("west", 70)
+    assert [each.compute_ms for each in bench.locate().values()] == [None, None]
+    bench.block_seconds = 0.05
+    bench.peers.append((FakePeer("north"), None))
+    assert [each.compute_ms for each in bench.locate().values()] == [500, 3500, None]
 
 
 # Over a socket
@@ -291,7 +280,9 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
 
     def told(self: Router, keys: list[str], timeout: float = 1.0) -> list[Located]:
         asked.append(list(keys))
-        own = engine_pb2.Located(group="east", own=True, blocks=1, bytes=2048, usable=True)
+        own = engine_pb2.Located(
+            group="east", own=True, blocks=1, bytes=2048, compute_ms=300.0, usable=True
+        )
         west = engine_pb2.Located(
             group="west", blocks=2, bytes=3 << 20, bytes_estimated=True, age_ms=12.4, usable=True
         )
@@ -322,9 +313,20 @@ def test_the_command_waits_for_catalogs_and_shows_a_line_a_group(
     assert code == 0
     assert answers == [["a", "b", "c"]] * 3
     assert "of 3 blocks" in lines[0]
-    assert lines[1].split() == ["east", "(this", "one)", "1", "2.0", "KiB", "itself", "-"]
-    assert lines[2].split() == ["west", "2", "~3.0", "MiB", "12", "ms", "ago", "unknown"]
-    assert lines[3].split() == ["north", "0", "0", "B", "unknown", "~0.0", "ms"]
+    assert lines[1].split() == [
+        "east",
+        "(this",
+        "one)",
+        "1",
+        "2.0",
+        "KiB",
+        "itself",
+        "-",
+        "~300.0",
+        "ms",
+    ]
+    assert lines[2].split() == ["west", "2", "~3.0", "MiB", "12", "ms", "ago", *["unknown"] * 2]
+    assert lines[3].split() == ["north", "0", "0", "B", "unknown", "~0.0", "ms", "unknown"]
 
 
 def test_keys_come_from_standard_input_and_answers_as_json(

@@ -8,7 +8,6 @@ import pytest
 
 from federation.config import load_group
 from federation.pool import (
-    PATIENCE_S,
     POOL_KEY,
     SEGMENTS_MAX,
     PoolCheck,
@@ -32,44 +31,72 @@ def place(*, here: bool = False) -> PoolCheck:
 
 def test_a_place_that_sees_one_store_of_the_leaders_pool_is_in_it() -> None:
     check = place()
-    assert check.judge(TOLD, {"1-2", "1-9"}, FIRST, 0) == ""
+    assert check.judge(TOLD, {"1-2", "1-9"}, FIRST) == ""
 
 
 def test_a_place_with_another_pool_is_told_where_and_until_it_is_mended() -> None:
     check = place()
-    why = check.judge(TOLD, THEIRS, FIRST, 0)
+    why = check.judge(TOLD, THEIRS, FIRST)
     assert why == (
         "the master of this place, x:7400, has another pool than the one of h1:7402, which leads with "
         "the master h1:7400: no store is in both. In the group.toml of one of the two: correct [master] "
         "address"
     )
-    assert "it starts a master of its own" in place(here=True).judge(TOLD, THEIRS, FIRST, 0)
-    assert check.judge(TOLD, None, FIRST, 1) == why, "its master does not answer"
-    assert check.judge(TOLD, set(), FIRST, 1) == why, "no store is in its pool"
-    assert check.judge(TOLD, THEIRS, None, 2) == why, "the leader is gone"
-    assert check.judge(TOLD, THEIRS, None, 2 + 2 * PATIENCE_S) == why
-    assert check.judge(TOLD, OURS, None, 50) == ""
+    assert "it starts a master of its own" in place(here=True).judge(TOLD, THEIRS, FIRST)
+    assert check.judge(TOLD, None, FIRST) == why, "its master does not answer"
+    assert check.judge(TOLD, set(), FIRST) == why, "no store is in its pool"
+    assert "nobody leads" in check.judge(TOLD, THEIRS, None), "the leader is gone"
+    assert check.judge(TOLD, OURS, None) == ""
 
 
 def test_what_cannot_be_compared_keeps_nobody_from_anything() -> None:
     empty = Told(FIRST.member, 5, "h1:7400", frozenset())
     for told in (None, empty):
-        assert place().judge(told, THEIRS, FIRST, 0) == ""
+        assert place().judge(told, THEIRS, FIRST) == ""
     for segments in (None, set[str]()):
-        assert place().judge(TOLD, segments, FIRST, 0) == ""
+        assert place().judge(TOLD, segments, FIRST) == ""
     later = Leader(FIRST.member, FIRST.address, 6)  # has published nothing yet
-    assert place().judge(TOLD, THEIRS, later, 0) == ""
+    assert place().judge(TOLD, THEIRS, later) == ""
 
 
-def test_where_nobody_leads_a_pool_that_is_new_is_left_to_the_place_of_the_master() -> None:
-    assert place(here=True).judge(TOLD, THEIRS, None, 100) == ""
+def test_where_nobody_leads_another_pool_is_the_groups_only_where_the_last_one_was() -> None:
+    for here in (False, True):
+        why = place(here=here).judge(TOLD, THEIRS, None)
+        assert why == (
+            "nobody leads, and the master of this place, x:7400, has another pool than the one that this "
+            "group had last, with the master h1:7400, where h1:7402 led: no store is in both. Start "
+            "h1:7402, or correct [master] address here; if the pool is a new one of this group, say so: "
+            "moonmesh new-pool"
+        )
+    rebuilt = PoolCheck("h2:7402", "h1:7400", here=False)
+    assert rebuilt.judge(TOLD, THEIRS, None) == "", "all stores of that master were started anew"
+    own = Told("h2:7402", 5, "h1:7400", frozenset(OURS))
+    assert place().judge(own, THEIRS, None) == "", "it was this very place"
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.2", "localhost", "[::1]"])
+def test_a_loopback_address_is_another_master_on_another_host(host: str) -> None:
+    told = Told("h1:7402", 5, f"{host}:7400", frozenset(OURS))
+    assert PoolCheck("h2:7402", told.master, here=True).judge(told, THEIRS, None)
+    assert PoolCheck("h1:7502", told.master, here=False).judge(told, THEIRS, None) == ""
+
+
+def test_what_a_leader_has_contradicted_is_not_taken_for_new_when_it_is_gone() -> None:
+    check = PoolCheck("h2:7402", "h1:7400", here=False)
+    assert check.judge(TOLD, THEIRS, FIRST)
+    assert check.judge(TOLD, THEIRS, None)
+    later = Told("h3:7402", 6, "h1:7400", frozenset(THEIRS))
+    assert check.judge(later, THEIRS, None) == ""
+
+
+def test_an_operator_decides_once_and_not_against_what_is_published_later() -> None:
     check = place()
-    assert "is left to other places to lead" in check.judge(TOLD, THEIRS, None, 100)
-    assert check.judge(TOLD, THEIRS, None, 100 + PATIENCE_S - 0.1)
-    assert check.judge(TOLD, THEIRS, None, 100 + PATIENCE_S) == ""
-    assert check.judge(TOLD, THEIRS, FIRST, 120), "the other one is back"
-    own = Told("h2:7402", 5, "x:7400", frozenset(OURS))
-    assert place().judge(own, THEIRS, None, 0) == "", "it was this very place"
+    assert check.judge(TOLD, THEIRS, None)
+    check.adopt(TOLD)
+    assert check.judge(TOLD, THEIRS, None) == ""
+    later = Told(FIRST.member, 6, "h1:7400", frozenset(OURS))
+    assert check.judge(later, THEIRS, None), "somebody has led meanwhile"
+    assert "has another pool than the one of h1:7402" in check.judge(TOLD, THEIRS, FIRST)
 
 
 @pytest.mark.parametrize("raw", [None, b"", b"{", b"[]", b"{}", b'{"segments": 3}'])
@@ -91,6 +118,8 @@ class Bench:
         self.member = "127.0.0.1:24002"
         self.epoch = 5
         self.leads = True
+        self.other: Leader | None = FIRST
+        self.stood_down = 0
         self.stored: dict[str, bytes] = {}
         self.writes = 0
         self.ids = sorted(OURS)
@@ -101,7 +130,11 @@ class Bench:
         return self.leads
 
     async def leader(self) -> Leader | None:
-        return FIRST
+        return self.other
+
+    async def stand_down(self) -> None:
+        self.leads = False
+        self.stood_down += 1
 
     async def publish(self, key: str, value: bytes) -> None:
         self.stored[key] = value
@@ -146,6 +179,41 @@ async def test_a_follower_compares(tmp_path: Path) -> None:
     await watch.look()
     assert len(bench.said) == 1
     assert "has another pool" in bench.said[0]
+
+
+async def test_one_that_leads_with_another_pool_stands_down_before_it_publishes_it(
+    tmp_path: Path,
+) -> None:
+    bench = Bench()
+    bench.stored = {POOL_KEY: TOLD.to_bytes()}
+    bench.ids, bench.gone = sorted(THEIRS), {"master"}
+    config = load_group(write_group(tmp_path, port_base=24000))
+    watch = PoolWatch(config, bench, bench, bench.said.append)  # type: ignore[arg-type]
+    await watch.look()
+    assert (bench.leads, bench.said) == (True, [""]), "its master does not answer yet"
+    bench.gone = set()
+    await watch.look()
+    assert (bench.leads, bench.stood_down, bench.writes) == (False, 1, 0)
+    assert bench.said[1].startswith("nobody leads, and the master of this place, 127.0.0.1:24000")
+
+
+async def test_an_operator_is_told_why_a_pool_is_not_made_the_groups(tmp_path: Path) -> None:
+    bench = Bench()
+    config = load_group(write_group(tmp_path, port_base=24000))
+    watch = PoolWatch(config, bench, bench, bench.said.append)  # type: ignore[arg-type]
+    assert await watch.adopt() == "", "it leads"
+    bench.leads, bench.stored, bench.ids = False, {POOL_KEY: TOLD.to_bytes()}, sorted(THEIRS)
+    assert (await watch.adopt()).startswith("h1:7402 leads this group")
+    bench.other, bench.gone = None, {"master"}
+    assert (await watch.adopt()).startswith("the master 127.0.0.1:24000 does not answer")
+    bench.gone = {"coordination"}
+    assert await watch.adopt() == "who leads cannot be found out: gone"
+    assert bench.said == []
+    bench.gone = set()
+    await watch.look()
+    assert await watch.adopt() == ""
+    assert bench.said[0].endswith("moonmesh new-pool")
+    assert bench.said[1] == ""
 
 
 def test_a_group_of_one_gateway_compares_nothing(tmp_path: Path) -> None:

@@ -88,8 +88,9 @@ async def attached(namespace: Envelope, patterns: list[str]) -> engine_pb2.Attac
         exported=[],
         ledger=None,  # type: ignore[arg-type]
         puller=None,  # type: ignore[arg-type]
-        given=lambda block: None,
-        prefetched=lambda block: None,
+        given=lambda block, before: None,
+        read_on=lambda fingerprint, before: None,
+        prefetched=lambda block, before: None,
         touch=lambda fingerprint: None,
         limits=Limits(),
         on_error=lambda what: None,

@@ -16,6 +16,8 @@ from federation.limits.guard import Guard
 from federation.limits.guards import PeerGuards
 from federation.limits.names import Failure
 from federation.limits.ticket import Ticket
+from federation.transfer.allowance import Allowance
+from federation.transfer.fair import PullClass
 from federation.transfer.frames import Encoder
 from federation.transfer.puller import Ask, Puller
 from federation.transfer.staging import StagedBlock, Staging
@@ -48,15 +50,17 @@ class FakeSource:
         self.held = set(held)
         self.epoch = 3
         self.requests: list[list[str]] = []
+        self.asked: list[peer_pb2.PullRequest] = []
         self.guard = guard_for(name)
         self.script = script or self.honest
         self.timeout = 0.0
         """Of the latest pull."""
 
     async def pull(
-        self, request: peer_pb2.PullRequest, timeout: float
+        self, request: peer_pb2.PullRequest, timeout: float, allowance: Allowance | None = None
     ) -> AsyncGenerator[bytes, None]:
         self.requests.append(list(request.keys))
+        self.asked.append(request)
         self.timeout = timeout
         async for message in self.script(request):
             yield message
@@ -112,12 +116,13 @@ class Bench:
         *sources: FakeSource,
         claims: dict[str, Sequence[str]] | None = None,
         staging_bytes: int = 1 << 20,
+        staging: Staging | None = None,
         limits: Limits | None = None,
     ) -> None:
         if limits is not None:
             for source in sources:
                 source.guard = guard_for(source.name, limits)
-        self.staging = Staging(bytes_max=staging_bytes, hold=10.0)
+        self.staging = Staging(bytes_max=staging_bytes, hold=10.0) if staging is None else staging
         self.landed: list[StagedBlock] = []
         self.views: dict[str, CatalogView] = {}
         for source in sources:
@@ -130,8 +135,8 @@ class Bench:
             limits=limits or Limits(),
         )
 
-    def ask(self, keys: Sequence[str] = KEYS, **options: float) -> Ask:
-        options.setdefault("timeout", 5.0)
+    def ask(self, keys: Sequence[str] = KEYS, **options: Any) -> Ask:
+        options = {"timeout": 5.0, "pull_class": PullClass.FIRST_TOKEN} | options
         return self.puller.ask(FP, keys, [SIZE] * len(keys), **options)
 
     async def collect(self, ask: Ask) -> list[bytes | None]:

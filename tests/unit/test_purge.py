@@ -13,7 +13,8 @@ from typer.testing import CliRunner
 from federation import purge as module
 from federation.cli.main import app
 from federation.identity import Fingerprint, stored_key
-from federation.purge import BATCH_BLOCKS, Purge, Purged
+from federation.purge import Purge, Purged
+from federation.removal import BATCH_BLOCKS, Removal
 from federation.transfer.staging import StagedBlock, Staging
 from local_group.holdings import Holdings
 from local_group.names import name_of
@@ -76,7 +77,8 @@ def run(
     seconds: float = 5.0,
 ) -> Purged:
     staging = staging or Staging(bytes_max=100, hold=5)
-    purge = Purge(store=store, holdings=held, staging=staging, listed=store.listed)
+    removal = Removal(store, held, store.listed)
+    purge = Purge(removal=removal, holdings=held, staging=staging)
     return asyncio.run(purge.run("evil", epoch=epoch, force=force, seconds=seconds))
 
 

@@ -28,7 +28,13 @@ from federation.peers.details import DETAILS_BYTES, read_details
 from federation.peers.feed import Feed
 from federation.peers.setup import Setup
 from federation.peers.spawn import Spawned, Spawner
-from federation.peers.watch import RESERVE_TICKS, RESERVE_TICKS_MAX, ReserveClock
+from federation.peers.watch import (
+    LEAD_SECONDS,
+    RESERVE_TICKS,
+    RESERVE_TICKS_MAX,
+    ReserveClock,
+    next_tick,
+)
 from federation.timeouts import timeout
 from federation.trust.credentials import TlsIdentity
 from federation.trust.handshakes import RefusalLog
@@ -365,3 +371,27 @@ def test_one_that_lasted_is_replaced_at_once_and_ends_the_doubling() -> None:
     assert clock.due(later)
     assert not clock.due(later + RESERVE_TICKS - 1)
     assert clock.due(later + RESERVE_TICKS)
+
+
+def test_ticks_fall_into_step_with_rounds_and_stay_there() -> None:
+    now, round_at = 10.07, 10.0
+    gaps = []
+    for n in range(400):
+        gaps.append(next_tick(now, round_at, 0.25))
+        now += gaps[-1] + (0.003 if n % 2 else -0.001)  # timers are not exact
+        if now > round_at + 1.002:
+            round_at += 1.002
+    assert 0.125 <= gaps[0] < 0.375
+    assert all(0.24 < gap < 0.26 for gap in gaps[1:])
+    assert (now - round_at + LEAD_SECONDS) % 0.25 < 0.005
+
+
+def test_ticks_come_at_least_so_often_whatever_rounds_do() -> None:
+    for interval in (0.02, 0.1, 0.33, 0.7, 1.3):
+        now, round_at = 5.0, 5.0
+        for _ in range(200):
+            wait = next_tick(now, round_at, 0.25)
+            assert 0.125 <= wait <= 0.375 + 1e-9
+            now += wait
+            while now > round_at + interval:
+                round_at += interval

@@ -285,9 +285,10 @@ def test_all_problems_are_told_at_once(east: Path) -> None:
         load_credentials(east, "east", "demo", now=NOW)
 
 
-def test_no_folder(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["none", "x" * 5000])
+def test_no_folder(tmp_path: Path, name: str) -> None:
     with pytest.raises(TrustError, match="there is no such folder of credentials"):
-        load_credentials(tmp_path / "none", "east", "demo")
+        load_credentials(tmp_path / name, "east", "demo")
 
 
 def test_engine_certificates_of_another_group_are_refused(east: Path) -> None:

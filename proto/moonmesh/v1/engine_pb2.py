@@ -22,61 +22,64 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from moonmesh.v1 import pull_pb2 as moonmesh_dot_v1_dot_pull__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18moonmesh/v1/engine.proto\x12\x0bmoonmesh.v1\"8\n\rAttachRequest\x12\x15\n\renvelope_json\x18\x01 \x01(\t\x12\x10\n\x08patterns\x18\x02 \x03(\t\"\x90\x01\n\x0b\x41ttachReply\x12\r\n\x05group\x18\x01 \x01(\t\x12\x13\n\x0b\x66ingerprint\x18\x02 \x01(\x0c\x12\x11\n\tfederated\x18\x03 \x01(\x08\x12\x0e\n\x06reason\x18\x04 \x01(\t\x12*\n\x06limits\x18\x05 \x01(\x0b\x32\x1a.moonmesh.v1.RequestLimits\x12\x0e\n\x06memory\x18\x06 \x01(\x06\"m\n\rRequestLimits\x12\x0c\n\x04keys\x18\x01 \x01(\r\x12\x0f\n\x07reports\x18\x02 \x01(\r\x12\x11\n\tkey_bytes\x18\x03 \x01(\r\x12\x13\n\x0b\x62lock_bytes\x18\x04 \x01(\x04\x12\x15\n\rmessage_bytes\x18\x05 \x01(\x04\"Z\n\x07Written\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x0c\n\x04size\x18\x02 \x01(\x04\x12\x0e\n\x06\x64igest\x18\x03 \x01(\x0c\x12\x16\n\x0e\x63hain_position\x18\x04 \x01(\r\x12\x0c\n\x04name\x18\x05 \x01(\x06\"K\n\rReportRequest\x12\x13\n\x0b\x66ingerprint\x18\x01 \x01(\x0c\x12%\n\x07written\x18\x02 \x03(\x0b\x32\x14.moonmesh.v1.Written\"\r\n\x0bReportReply\"o\n\rExistsRequest\x12\x13\n\x0b\x66ingerprint\x18\x01 \x01(\x0c\x12\x0c\n\x04keys\x18\x02 \x03(\t\x12\x0f\n\x07wait_ms\x18\x03 \x01(\r\x12*\n\npull_class\x18\x04 \x01(\x0e\x32\x16.moonmesh.v1.PullClass\"\x1d\n\x0b\x45xistsReply\x12\x0e\n\x06landed\x18\x01 \x01(\x0c\"\x85\x01\n\x11\x45nginePullRequest\x12\x13\n\x0b\x66ingerprint\x18\x01 \x01(\x0c\x12\x0c\n\x04keys\x18\x02 \x03(\t\x12\x11\n\tmax_sizes\x18\x03 \x03(\x04\x12*\n\npull_class\x18\x04 \x01(\x0e\x32\x16.moonmesh.v1.PullClass\x12\x0e\n\x06memory\x18\x05 \x01(\x06\"2\n\rLocateRequest\x12\x13\n\x0b\x66ingerprint\x18\x01 \x01(\x0c\x12\x0c\n\x04keys\x18\x02 \x03(\t\"3\n\x0bLocateReply\x12$\n\x06groups\x18\x01 \x03(\x0b\x32\x14.moonmesh.v1.Located\"\xde\x01\n\x07Located\x12\r\n\x05group\x18\x01 \x01(\t\x12\x0b\n\x03own\x18\x02 \x01(\x08\x12\x13\n\x06\x62locks\x18\x03 \x01(\rH\x00\x88\x01\x01\x12\x12\n\x05\x62ytes\x18\x04 \x01(\x04H\x01\x88\x01\x01\x12\x17\n\x0f\x62ytes_estimated\x18\x05 \x01(\x08\x12\x13\n\x06\x61ge_ms\x18\x06 \x01(\x01H\x02\x88\x01\x01\x12\x14\n\x07pull_ms\x18\x07 \x01(\x01H\x03\x88\x01\x01\x12\x0e\n\x06usable\x18\x08 \x01(\x08\x12\x0e\n\x06reason\x18\t \x01(\tB\t\n\x07_blocksB\x08\n\x06_bytesB\t\n\x07_age_msB\n\n\x08_pull_ms\"\x0f\n\rStatusRequest\"\"\n\x0bStatusReply\x12\x13\n\x0bstatus_json\x18\x01 \x01(\t\"\\\n\x0cPurgeRequest\x12\x0e\n\x06origin\x18\x01 \x01(\t\x12\x12\n\x05\x65poch\x18\x02 \x01(\x04H\x00\x88\x01\x01\x12\r\n\x05\x66orce\x18\x03 \x01(\x08\x12\x0f\n\x07seconds\x18\x04 \x01(\rB\x08\n\x06_epoch\"<\n\nPurgeReply\x12\x0f\n\x07removed\x18\x01 \x01(\x04\x12\x0c\n\x04left\x18\x02 \x01(\x04\x12\x0f\n\x07origins\x18\x03 \x03(\t\"\"\n\x12ReleasePeerRequest\x12\x0c\n\x04peer\x18\x01 \x01(\t\"@\n\x10ReleasePeerReply\x12\r\n\x05known\x18\x01 \x01(\x08\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\r\n\x05peers\x18\x03 \x03(\t\"\x14\n\x12NamespacesQuestion\"+\n\x10NamespacesAnswer\x12\x17\n\x0fnamespaces_json\x18\x01 \x01(\t*Q\n\tPullClass\x12\x1a\n\x16PULL_CLASS_UNSPECIFIED\x10\x00\x12\x0f\n\x0b\x46IRST_TOKEN\x10\x01\x12\t\n\x05\x42\x41TCH\x10\x02\x12\x0c\n\x08PREFETCH\x10\x03\x32\xc8\x01\n\x06\x45ngine\x12>\n\x06\x41ttach\x12\x1a.moonmesh.v1.AttachRequest\x1a\x18.moonmesh.v1.AttachReply\x12>\n\x06Report\x12\x1a.moonmesh.v1.ReportRequest\x1a\x18.moonmesh.v1.ReportReply\x12>\n\x06\x45xists\x12\x1a.moonmesh.v1.ExistsRequest\x1a\x18.moonmesh.v1.ExistsReply2H\n\x06Router\x12>\n\x06Locate\x12\x1a.moonmesh.v1.LocateRequest\x1a\x18.moonmesh.v1.LocateReply2\xa1\x02\n\x05\x41\x64min\x12>\n\x06Status\x12\x1a.moonmesh.v1.StatusRequest\x1a\x18.moonmesh.v1.StatusReply\x12;\n\x05Purge\x12\x19.moonmesh.v1.PurgeRequest\x1a\x17.moonmesh.v1.PurgeReply\x12M\n\x0bReleasePeer\x12\x1f.moonmesh.v1.ReleasePeerRequest\x1a\x1d.moonmesh.v1.ReleasePeerReply\x12L\n\nNamespaces\x12\x1f.moonmesh.v1.NamespacesQuestion\x1a\x1d.moonmesh.v1.NamespacesAnswerb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18moonmesh/v1/engine.proto\x12\x0bmoonmesh.v1\x1a\x16moonmesh/v1/pull.proto\"8\n\rAttachRequest\x12\x15\n\renvelope_json\x18\x01 \x01(\t\x12\x10\n\x08patterns\x18\x02 \x03(\t\"\x90\x01\n\x0b\x41ttachReply\x12\r\n\x05group\x18\x01 \x01(\t\x12\x13\n\x0b\x66ingerprint\x18\x02 \x01(\x0c\x12\x11\n\tfederated\x18\x03 \x01(\x08\x12\x0e\n\x06reason\x18\x04 \x01(\t\x12*\n\x06limits\x18\x05 \x01(\x0b\x32\x1a.moonmesh.v1.RequestLimits\x12\x0e\n\x06memory\x18\x06 \x01(\x06\"m\n\rRequestLimits\x12\x0c\n\x04keys\x18\x01 \x01(\r\x12\x0f\n\x07reports\x18\x02 \x01(\r\x12\x11\n\tkey_bytes\x18\x03 \x01(\r\x12\x13\n\x0b\x62lock_bytes\x18\x04 \x01(\x04\x12\x15\n\rmessage_bytes\x18\x05 \x01(\x04\"Z\n\x07Written\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x0c\n\x04size\x18\x02 \x01(\x04\x12\x0e\n\x06\x64igest\x18\x03 \x01(\x0c\x12\x16\n\x0e\x63hain_position\x18\x04 \x01(\r\x12\x0c\n\x04name\x18\x05 \x01(\x06\"K\n\rReportRequest\x12\x13\n\x0b\x66ingerprint\x18\x01 \x01(\x0c\x12%\n\x07written\x18\x02 \x03(\x0b\x32\x14.moonmesh.v1.Written\"\r\n\x0bReportReply\"o\n\rExistsRequest\x12\x13\n\x0b\x66ingerprint\x18\x01 \x01(\x0c\x12\x0c\n\x04keys\x18\x02 \x03(\t\x12\x0f\n\x07wait_ms\x18\x03 \x01(\r\x12*\n\npull_class\x18\x04 \x01(\x0e\x32\x16.moonmesh.v1.PullClass\"\x1d\n\x0b\x45xistsReply\x12\x0e\n\x06landed\x18\x01 \x01(\x0c\"\x95\x01\n\x11\x45nginePullRequest\x12\x13\n\x0b\x66ingerprint\x18\x01 \x01(\x0c\x12\x0c\n\x04keys\x18\x02 \x03(\t\x12\x11\n\tmax_sizes\x18\x03 \x03(\x04\x12*\n\npull_class\x18\x04 \x01(\x0e\x32\x16.moonmesh.v1.PullClass\x12\x0e\n\x06memory\x18\x05 \x01(\x06\x12\x0e\n\x06\x62\x65\x66ore\x18\x06 \x01(\t\"2\n\rLocateRequest\x12\x13\n\x0b\x66ingerprint\x18\x01 \x01(\x0c\x12\x0c\n\x04keys\x18\x02 \x03(\t\"3\n\x0bLocateReply\x12$\n\x06groups\x18\x01 \x03(\x0b\x32\x14.moonmesh.v1.Located\"\x86\x02\n\x07Located\x12\r\n\x05group\x18\x01 \x01(\t\x12\x0b\n\x03own\x18\x02 \x01(\x08\x12\x13\n\x06\x62locks\x18\x03 \x01(\rH\x00\x88\x01\x01\x12\x12\n\x05\x62ytes\x18\x04 \x01(\x04H\x01\x88\x01\x01\x12\x17\n\x0f\x62ytes_estimated\x18\x05 \x01(\x08\x12\x13\n\x06\x61ge_ms\x18\x06 \x01(\x01H\x02\x88\x01\x01\x12\x14\n\x07pull_ms\x18\x07 \x01(\x01H\x03\x88\x01\x01\x12\x0e\n\x06usable\x18\x08 \x01(\x08\x12\x0e\n\x06reason\x18\t \x01(\t\x12\x17\n\ncompute_ms\x18\n \x01(\x01H\x04\x88\x01\x01\x42\t\n\x07_blocksB\x08\n\x06_bytesB\t\n\x07_age_msB\n\n\x08_pull_msB\r\n\x0b_compute_ms\"\x0f\n\rStatusRequest\"\"\n\x0bStatusReply\x12\x13\n\x0bstatus_json\x18\x01 \x01(\t\"\\\n\x0cPurgeRequest\x12\x0e\n\x06origin\x18\x01 \x01(\t\x12\x12\n\x05\x65poch\x18\x02 \x01(\x04H\x00\x88\x01\x01\x12\r\n\x05\x66orce\x18\x03 \x01(\x08\x12\x0f\n\x07seconds\x18\x04 \x01(\rB\x08\n\x06_epoch\"<\n\nPurgeReply\x12\x0f\n\x07removed\x18\x01 \x01(\x04\x12\x0c\n\x04left\x18\x02 \x01(\x04\x12\x0f\n\x07origins\x18\x03 \x03(\t\"\"\n\x12ReleasePeerRequest\x12\x0c\n\x04peer\x18\x01 \x01(\t\"@\n\x10ReleasePeerReply\x12\r\n\x05known\x18\x01 \x01(\x08\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\r\n\x05peers\x18\x03 \x03(\t\"\x14\n\x12NamespacesQuestion\"+\n\x10NamespacesAnswer\x12\x17\n\x0fnamespaces_json\x18\x01 \x01(\t\"\x10\n\x0eNewPoolRequest\"\x1f\n\x0cNewPoolReply\x12\x0f\n\x07refused\x18\x01 \x01(\t2\xc8\x01\n\x06\x45ngine\x12>\n\x06\x41ttach\x12\x1a.moonmesh.v1.AttachRequest\x1a\x18.moonmesh.v1.AttachReply\x12>\n\x06Report\x12\x1a.moonmesh.v1.ReportRequest\x1a\x18.moonmesh.v1.ReportReply\x12>\n\x06\x45xists\x12\x1a.moonmesh.v1.ExistsRequest\x1a\x18.moonmesh.v1.ExistsReply2H\n\x06Router\x12>\n\x06Locate\x12\x1a.moonmesh.v1.LocateRequest\x1a\x18.moonmesh.v1.LocateReply2\xe4\x02\n\x05\x41\x64min\x12>\n\x06Status\x12\x1a.moonmesh.v1.StatusRequest\x1a\x18.moonmesh.v1.StatusReply\x12;\n\x05Purge\x12\x19.moonmesh.v1.PurgeRequest\x1a\x17.moonmesh.v1.PurgeReply\x12M\n\x0bReleasePeer\x12\x1f.moonmesh.v1.ReleasePeerRequest\x1a\x1d.moonmesh.v1.ReleasePeerReply\x12L\n\nNamespaces\x12\x1f.moonmesh.v1.NamespacesQuestion\x1a\x1d.moonmesh.v1.NamespacesAnswer\x12\x41\n\x07NewPool\x12\x1b.moonmesh.v1.NewPoolRequest\x1a\x19.moonmesh.v1.NewPoolReplyb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'moonmesh.v1.engine_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_PULLCLASS']._serialized_start=1529
-  _globals['_PULLCLASS']._serialized_end=1610
-  _globals['_ATTACHREQUEST']._serialized_start=41
-  _globals['_ATTACHREQUEST']._serialized_end=97
-  _globals['_ATTACHREPLY']._serialized_start=100
-  _globals['_ATTACHREPLY']._serialized_end=244
-  _globals['_REQUESTLIMITS']._serialized_start=246
-  _globals['_REQUESTLIMITS']._serialized_end=355
-  _globals['_WRITTEN']._serialized_start=357
-  _globals['_WRITTEN']._serialized_end=447
-  _globals['_REPORTREQUEST']._serialized_start=449
-  _globals['_REPORTREQUEST']._serialized_end=524
-  _globals['_REPORTREPLY']._serialized_start=526
-  _globals['_REPORTREPLY']._serialized_end=539
-  _globals['_EXISTSREQUEST']._serialized_start=541
-  _globals['_EXISTSREQUEST']._serialized_end=652
-  _globals['_EXISTSREPLY']._serialized_start=654
-  _globals['_EXISTSREPLY']._serialized_end=683
-  _globals['_ENGINEPULLREQUEST']._serialized_start=686
-  _globals['_ENGINEPULLREQUEST']._serialized_end=819
-  _globals['_LOCATEREQUEST']._serialized_start=821
-  _globals['_LOCATEREQUEST']._serialized_end=871
-  _globals['_LOCATEREPLY']._serialized_start=873
-  _globals['_LOCATEREPLY']._serialized_end=924
-  _globals['_LOCATED']._serialized_start=927
-  _globals['_LOCATED']._serialized_end=1149
-  _globals['_STATUSREQUEST']._serialized_start=1151
-  _globals['_STATUSREQUEST']._serialized_end=1166
-  _globals['_STATUSREPLY']._serialized_start=1168
-  _globals['_STATUSREPLY']._serialized_end=1202
-  _globals['_PURGEREQUEST']._serialized_start=1204
-  _globals['_PURGEREQUEST']._serialized_end=1296
-  _globals['_PURGEREPLY']._serialized_start=1298
-  _globals['_PURGEREPLY']._serialized_end=1358
-  _globals['_RELEASEPEERREQUEST']._serialized_start=1360
-  _globals['_RELEASEPEERREQUEST']._serialized_end=1394
-  _globals['_RELEASEPEERREPLY']._serialized_start=1396
-  _globals['_RELEASEPEERREPLY']._serialized_end=1460
-  _globals['_NAMESPACESQUESTION']._serialized_start=1462
-  _globals['_NAMESPACESQUESTION']._serialized_end=1482
-  _globals['_NAMESPACESANSWER']._serialized_start=1484
-  _globals['_NAMESPACESANSWER']._serialized_end=1527
-  _globals['_ENGINE']._serialized_start=1613
-  _globals['_ENGINE']._serialized_end=1813
-  _globals['_ROUTER']._serialized_start=1815
-  _globals['_ROUTER']._serialized_end=1887
-  _globals['_ADMIN']._serialized_start=1890
-  _globals['_ADMIN']._serialized_end=2179
+  _globals['_ATTACHREQUEST']._serialized_start=65
+  _globals['_ATTACHREQUEST']._serialized_end=121
+  _globals['_ATTACHREPLY']._serialized_start=124
+  _globals['_ATTACHREPLY']._serialized_end=268
+  _globals['_REQUESTLIMITS']._serialized_start=270
+  _globals['_REQUESTLIMITS']._serialized_end=379
+  _globals['_WRITTEN']._serialized_start=381
+  _globals['_WRITTEN']._serialized_end=471
+  _globals['_REPORTREQUEST']._serialized_start=473
+  _globals['_REPORTREQUEST']._serialized_end=548
+  _globals['_REPORTREPLY']._serialized_start=550
+  _globals['_REPORTREPLY']._serialized_end=563
+  _globals['_EXISTSREQUEST']._serialized_start=565
+  _globals['_EXISTSREQUEST']._serialized_end=676
+  _globals['_EXISTSREPLY']._serialized_start=678
+  _globals['_EXISTSREPLY']._serialized_end=707
+  _globals['_ENGINEPULLREQUEST']._serialized_start=710
+  _globals['_ENGINEPULLREQUEST']._serialized_end=859
+  _globals['_LOCATEREQUEST']._serialized_start=861
+  _globals['_LOCATEREQUEST']._serialized_end=911
+  _globals['_LOCATEREPLY']._serialized_start=913
+  _globals['_LOCATEREPLY']._serialized_end=964
+  _globals['_LOCATED']._serialized_start=967
+  _globals['_LOCATED']._serialized_end=1229
+  _globals['_STATUSREQUEST']._serialized_start=1231
+  _globals['_STATUSREQUEST']._serialized_end=1246
+  _globals['_STATUSREPLY']._serialized_start=1248
+  _globals['_STATUSREPLY']._serialized_end=1282
+  _globals['_PURGEREQUEST']._serialized_start=1284
+  _globals['_PURGEREQUEST']._serialized_end=1376
+  _globals['_PURGEREPLY']._serialized_start=1378
+  _globals['_PURGEREPLY']._serialized_end=1438
+  _globals['_RELEASEPEERREQUEST']._serialized_start=1440
+  _globals['_RELEASEPEERREQUEST']._serialized_end=1474
+  _globals['_RELEASEPEERREPLY']._serialized_start=1476
+  _globals['_RELEASEPEERREPLY']._serialized_end=1540
+  _globals['_NAMESPACESQUESTION']._serialized_start=1542
+  _globals['_NAMESPACESQUESTION']._serialized_end=1562
+  _globals['_NAMESPACESANSWER']._serialized_start=1564
+  _globals['_NAMESPACESANSWER']._serialized_end=1607
+  _globals['_NEWPOOLREQUEST']._serialized_start=1609
+  _globals['_NEWPOOLREQUEST']._serialized_end=1625
+  _globals['_NEWPOOLREPLY']._serialized_start=1627
+  _globals['_NEWPOOLREPLY']._serialized_end=1658
+  _globals['_ENGINE']._serialized_start=1661
+  _globals['_ENGINE']._serialized_end=1861
+  _globals['_ROUTER']._serialized_start=1863
+  _globals['_ROUTER']._serialized_end=1935
+  _globals['_ADMIN']._serialized_start=1938
+  _globals['_ADMIN']._serialized_end=2294
 # @@protoc_insertion_point(module_scope)

@@ -1,22 +1,11 @@
+from moonmesh.v1 import pull_pb2 as _pull_pb2
 from google.protobuf.internal import containers as _containers
-from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from collections.abc import Iterable as _Iterable, Mapping as _Mapping
 from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
-
-class PullClass(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
-    __slots__ = ()
-    PULL_CLASS_UNSPECIFIED: _ClassVar[PullClass]
-    FIRST_TOKEN: _ClassVar[PullClass]
-    BATCH: _ClassVar[PullClass]
-    PREFETCH: _ClassVar[PullClass]
-PULL_CLASS_UNSPECIFIED: PullClass
-FIRST_TOKEN: PullClass
-BATCH: PullClass
-PREFETCH: PullClass
 
 class AttachRequest(_message.Message):
     __slots__ = ("envelope_json", "patterns")
@@ -91,8 +80,8 @@ class ExistsRequest(_message.Message):
     fingerprint: bytes
     keys: _containers.RepeatedScalarFieldContainer[str]
     wait_ms: int
-    pull_class: PullClass
-    def __init__(self, fingerprint: _Optional[bytes] = ..., keys: _Optional[_Iterable[str]] = ..., wait_ms: _Optional[int] = ..., pull_class: _Optional[_Union[PullClass, str]] = ...) -> None: ...
+    pull_class: _pull_pb2.PullClass
+    def __init__(self, fingerprint: _Optional[bytes] = ..., keys: _Optional[_Iterable[str]] = ..., wait_ms: _Optional[int] = ..., pull_class: _Optional[_Union[_pull_pb2.PullClass, str]] = ...) -> None: ...
 
 class ExistsReply(_message.Message):
     __slots__ = ("landed",)
@@ -101,18 +90,20 @@ class ExistsReply(_message.Message):
     def __init__(self, landed: _Optional[bytes] = ...) -> None: ...
 
 class EnginePullRequest(_message.Message):
-    __slots__ = ("fingerprint", "keys", "max_sizes", "pull_class", "memory")
+    __slots__ = ("fingerprint", "keys", "max_sizes", "pull_class", "memory", "before")
     FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
     KEYS_FIELD_NUMBER: _ClassVar[int]
     MAX_SIZES_FIELD_NUMBER: _ClassVar[int]
     PULL_CLASS_FIELD_NUMBER: _ClassVar[int]
     MEMORY_FIELD_NUMBER: _ClassVar[int]
+    BEFORE_FIELD_NUMBER: _ClassVar[int]
     fingerprint: bytes
     keys: _containers.RepeatedScalarFieldContainer[str]
     max_sizes: _containers.RepeatedScalarFieldContainer[int]
-    pull_class: PullClass
+    pull_class: _pull_pb2.PullClass
     memory: int
-    def __init__(self, fingerprint: _Optional[bytes] = ..., keys: _Optional[_Iterable[str]] = ..., max_sizes: _Optional[_Iterable[int]] = ..., pull_class: _Optional[_Union[PullClass, str]] = ..., memory: _Optional[int] = ...) -> None: ...
+    before: str
+    def __init__(self, fingerprint: _Optional[bytes] = ..., keys: _Optional[_Iterable[str]] = ..., max_sizes: _Optional[_Iterable[int]] = ..., pull_class: _Optional[_Union[_pull_pb2.PullClass, str]] = ..., memory: _Optional[int] = ..., before: _Optional[str] = ...) -> None: ...
 
 class LocateRequest(_message.Message):
     __slots__ = ("fingerprint", "keys")
@@ -129,7 +120,7 @@ class LocateReply(_message.Message):
     def __init__(self, groups: _Optional[_Iterable[_Union[Located, _Mapping]]] = ...) -> None: ...
 
 class Located(_message.Message):
-    __slots__ = ("group", "own", "blocks", "bytes", "bytes_estimated", "age_ms", "pull_ms", "usable", "reason")
+    __slots__ = ("group", "own", "blocks", "bytes", "bytes_estimated", "age_ms", "pull_ms", "usable", "reason", "compute_ms")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     OWN_FIELD_NUMBER: _ClassVar[int]
     BLOCKS_FIELD_NUMBER: _ClassVar[int]
@@ -139,6 +130,7 @@ class Located(_message.Message):
     PULL_MS_FIELD_NUMBER: _ClassVar[int]
     USABLE_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    COMPUTE_MS_FIELD_NUMBER: _ClassVar[int]
     group: str
     own: bool
     blocks: int
@@ -148,7 +140,8 @@ class Located(_message.Message):
     pull_ms: float
     usable: bool
     reason: str
-    def __init__(self, group: _Optional[str] = ..., own: bool = ..., blocks: _Optional[int] = ..., bytes: _Optional[int] = ..., bytes_estimated: bool = ..., age_ms: _Optional[float] = ..., pull_ms: _Optional[float] = ..., usable: bool = ..., reason: _Optional[str] = ...) -> None: ...
+    compute_ms: float
+    def __init__(self, group: _Optional[str] = ..., own: bool = ..., blocks: _Optional[int] = ..., bytes: _Optional[int] = ..., bytes_estimated: bool = ..., age_ms: _Optional[float] = ..., pull_ms: _Optional[float] = ..., usable: bool = ..., reason: _Optional[str] = ..., compute_ms: _Optional[float] = ...) -> None: ...
 
 class StatusRequest(_message.Message):
     __slots__ = ()
@@ -207,3 +200,13 @@ class NamespacesAnswer(_message.Message):
     NAMESPACES_JSON_FIELD_NUMBER: _ClassVar[int]
     namespaces_json: str
     def __init__(self, namespaces_json: _Optional[str] = ...) -> None: ...
+
+class NewPoolRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class NewPoolReply(_message.Message):
+    __slots__ = ("refused",)
+    REFUSED_FIELD_NUMBER: _ClassVar[int]
+    refused: str
+    def __init__(self, refused: _Optional[str] = ...) -> None: ...

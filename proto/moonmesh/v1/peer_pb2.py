@@ -22,53 +22,56 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from moonmesh.v1 import pull_pb2 as moonmesh_dot_v1_dot_pull__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16moonmesh/v1/peer.proto\x12\x0bmoonmesh.v1\"\xa6\x02\n\tStatement\x12\x0f\n\x07version\x18\x01 \x01(\r\x12\x12\n\nfederation\x18\x02 \x01(\t\x12\r\n\x05group\x18\x03 \x01(\t\x12\r\n\x05\x65poch\x18\x04 \x01(\x04\x12\x0b\n\x03seq\x18\x05 \x01(\x04\x12\x12\n\nboot_nonce\x18\x06 \x01(\x0c\x12\x14\n\x0cwall_time_ms\x18\x07 \x01(\x04\x12#\n\x06health\x18\x08 \x01(\x0b\x32\x13.moonmesh.v1.Health\x12\x16\n\x0enot_heard_from\x18\n \x03(\t\x12\x16\n\x0enot_heard_more\x18\x0b \x01(\r\x12\x1f\n\x04load\x18\x0c \x01(\x0b\x32\x11.moonmesh.v1.Load\x12#\n\x06limits\x18\r \x01(\x0b\x32\x13.moonmesh.v1.LimitsJ\x04\x08\t\x10\n\"/\n\x04Load\x12\r\n\x05pulls\x18\x01 \x01(\r\x12\x18\n\x10\x62ytes_per_second\x18\x02 \x01(\x04\"3\n\x06Limits\x12\x18\n\x10\x62ytes_per_second\x18\x01 \x01(\x04\x12\x0f\n\x07streams\x18\x02 \x01(\r\"\x86\x01\n\x06Health\x12(\n\x05state\x18\x01 \x01(\x0e\x32\x19.moonmesh.v1.Health.State\x12\x0e\n\x06reason\x18\x02 \x01(\t\"B\n\x05State\x12\x15\n\x11STATE_UNSPECIFIED\x10\x00\x12\x06\n\x02OK\x10\x01\x12\x0c\n\x08\x44\x45GRADED\x10\x02\x12\x0c\n\x08\x44RAINING\x10\x03\"2\n\x0fSignedStatement\x12\x0c\n\x04\x62ody\x18\x01 \x01(\x0c\x12\x11\n\tsignature\x18\x02 \x01(\x0c\"G\n\x0cVersionEntry\x12\r\n\x05group\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x0b\n\x03seq\x18\x03 \x01(\x04\x12\x0c\n\x04mark\x18\x04 \x01(\x07\"%\n\x08Position\x12\x0e\n\x06log_id\x18\x01 \x01(\x0c\x12\t\n\x01n\x18\x02 \x01(\x04\"a\n\x11NamespacePosition\x12\x13\n\x0b\x66ingerprint\x18\x01 \x01(\x0c\x12\'\n\x08position\x18\x02 \x01(\x0b\x32\x15.moonmesh.v1.Position\x12\x0e\n\x06\x62locks\x18\x03 \x01(\x04\"2\n\x05Probe\x12\r\n\x05group\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x0b\n\x03seq\x18\x03 \x01(\x04\"\x90\x03\n\x0cHelloRequest\x12/\n\tstatement\x18\x01 \x01(\x0b\x32\x1c.moonmesh.v1.SignedStatement\x12+\n\x08versions\x18\x02 \x03(\x0b\x32\x19.moonmesh.v1.VersionEntry\x12\x31\n\tpositions\x18\x03 \x03(\x0b\x32\x1e.moonmesh.v1.NamespacePosition\x12\x12\n\nhave_epoch\x18\x04 \x01(\x04\x12\x10\n\x08have_seq\x18\x05 \x01(\x04\x12\x15\n\rwant_versions\x18\x06 \x01(\x08\x12-\n\x07relayed\x18\x07 \x03(\x0b\x32\x1c.moonmesh.v1.SignedStatement\x12\"\n\x06probes\x18\x08 \x03(\x0b\x32\x12.moonmesh.v1.Probe\x12\"\n\x06silent\x18\t \x03(\x0b\x32\x12.moonmesh.v1.Probe\x12+\n\x05yours\x18\n \x01(\x0b\x32\x1c.moonmesh.v1.SignedStatement\x12\x0e\n\x06\x61nswer\x18\x0b \x01(\x08\"\xb3\x01\n\nHelloReply\x12/\n\tstatement\x18\x01 \x01(\x0b\x32\x1c.moonmesh.v1.SignedStatement\x12\x31\n\tpositions\x18\x03 \x03(\x0b\x32\x1e.moonmesh.v1.NamespacePosition\x12\x0e\n\x06silent\x18\x04 \x01(\x08\x12+\n\x05yours\x18\x05 \x01(\x0b\x32\x1c.moonmesh.v1.SignedStatementJ\x04\x08\x02\x10\x03\"p\n\x0e\x43\x61talogRequest\x12\x13\n\x0b\x66ingerprint\x18\x01 \x01(\x0c\x12$\n\x05\x61\x66ter\x18\x02 \x01(\x0b\x32\x15.moonmesh.v1.Position\x12\x0f\n\x07wait_ms\x18\x03 \x01(\r\x12\x12\n\nunattested\x18\x04 \x01(\x08\"\xd8\x01\n\x0b\x43\x61talogPage\x12\'\n\x08position\x18\x01 \x01(\x0b\x32\x15.moonmesh.v1.Position\x12\x10\n\x08snapshot\x18\x02 \x01(\x08\x12\x0c\n\x04last\x18\x05 \x01(\x08\x12\x0c\n\x04\x66orm\x18\x06 \x01(\r\x12\x0c\n\x04\x62its\x18\x07 \x01(\r\x12\x0e\n\x06\x62locks\x18\x08 \x01(\x04\x12$\n\x07removed\x18\t \x01(\x0b\x32\x13.moonmesh.v1.Prints\x12\"\n\x05\x61\x64\x64\x65\x64\x18\n \x01(\x0b\x32\x13.moonmesh.v1.PrintsJ\x04\x08\x03\x10\x04J\x04\x08\x04\x10\x05\"3\n\x06Prints\x12\x0c\n\x04\x62\x61se\x18\x01 \x01(\x04\x12\r\n\x05width\x18\x02 \x01(\r\x12\x0c\n\x04gaps\x18\x03 \x01(\x0c\"W\n\x0bPullRequest\x12\x13\n\x0b\x66ingerprint\x18\x01 \x01(\x0c\x12\x0c\n\x04keys\x18\x02 \x03(\t\x12\x11\n\tmax_sizes\x18\x03 \x03(\x04\x12\x12\n\nunattested\x18\x04 \x01(\x08\"\x13\n\x11NamespacesRequest\"A\n\x0fNamespacesReply\x12.\n\nnamespaces\x18\x01 \x03(\x0b\x32\x1a.moonmesh.v1.ToldNamespace\"\x81\x01\n\rToldNamespace\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0b\x66ingerprint\x18\x02 \x01(\x0c\x12\x15\n\renvelope_json\x18\x03 \x01(\t\x12\x10\n\x08\x65xported\x18\x04 \x01(\x08\x12\x10\n\x08imported\x18\x05 \x01(\x08\x12\x12\n\nunattested\x18\x06 \x01(\x08\x32\xd7\x01\n\x04Peer\x12?\n\x05Hello\x12\x19.moonmesh.v1.HelloRequest\x1a\x17.moonmesh.v1.HelloReply(\x01\x30\x01\x12\x42\n\x07\x43\x61talog\x12\x1b.moonmesh.v1.CatalogRequest\x1a\x18.moonmesh.v1.CatalogPage0\x01\x12J\n\nNamespaces\x12\x1e.moonmesh.v1.NamespacesRequest\x1a\x1c.moonmesh.v1.NamespacesReplyb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16moonmesh/v1/peer.proto\x12\x0bmoonmesh.v1\x1a\x16moonmesh/v1/pull.proto\"\xa6\x02\n\tStatement\x12\x0f\n\x07version\x18\x01 \x01(\r\x12\x12\n\nfederation\x18\x02 \x01(\t\x12\r\n\x05group\x18\x03 \x01(\t\x12\r\n\x05\x65poch\x18\x04 \x01(\x04\x12\x0b\n\x03seq\x18\x05 \x01(\x04\x12\x12\n\nboot_nonce\x18\x06 \x01(\x0c\x12\x14\n\x0cwall_time_ms\x18\x07 \x01(\x04\x12#\n\x06health\x18\x08 \x01(\x0b\x32\x13.moonmesh.v1.Health\x12\x16\n\x0enot_heard_from\x18\n \x03(\t\x12\x16\n\x0enot_heard_more\x18\x0b \x01(\r\x12\x1f\n\x04load\x18\x0c \x01(\x0b\x32\x11.moonmesh.v1.Load\x12#\n\x06limits\x18\r \x01(\x0b\x32\x13.moonmesh.v1.LimitsJ\x04\x08\t\x10\n\"/\n\x04Load\x12\r\n\x05pulls\x18\x01 \x01(\r\x12\x18\n\x10\x62ytes_per_second\x18\x02 \x01(\x04\"3\n\x06Limits\x12\x18\n\x10\x62ytes_per_second\x18\x01 \x01(\x04\x12\x0f\n\x07streams\x18\x02 \x01(\r\"\x86\x01\n\x06Health\x12(\n\x05state\x18\x01 \x01(\x0e\x32\x19.moonmesh.v1.Health.State\x12\x0e\n\x06reason\x18\x02 \x01(\t\"B\n\x05State\x12\x15\n\x11STATE_UNSPECIFIED\x10\x00\x12\x06\n\x02OK\x10\x01\x12\x0c\n\x08\x44\x45GRADED\x10\x02\x12\x0c\n\x08\x44RAINING\x10\x03\"2\n\x0fSignedStatement\x12\x0c\n\x04\x62ody\x18\x01 \x01(\x0c\x12\x11\n\tsignature\x18\x02 \x01(\x0c\"G\n\x0cVersionEntry\x12\r\n\x05group\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x0b\n\x03seq\x18\x03 \x01(\x04\x12\x0c\n\x04mark\x18\x04 \x01(\x07\"%\n\x08Position\x12\x0e\n\x06log_id\x18\x01 \x01(\x0c\x12\t\n\x01n\x18\x02 \x01(\x04\"a\n\x11NamespacePosition\x12\x13\n\x0b\x66ingerprint\x18\x01 \x01(\x0c\x12\'\n\x08position\x18\x02 \x01(\x0b\x32\x15.moonmesh.v1.Position\x12\x0e\n\x06\x62locks\x18\x03 \x01(\x04\"2\n\x05Probe\x12\r\n\x05group\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x0b\n\x03seq\x18\x03 \x01(\x04\"\x90\x03\n\x0cHelloRequest\x12/\n\tstatement\x18\x01 \x01(\x0b\x32\x1c.moonmesh.v1.SignedStatement\x12+\n\x08versions\x18\x02 \x03(\x0b\x32\x19.moonmesh.v1.VersionEntry\x12\x31\n\tpositions\x18\x03 \x03(\x0b\x32\x1e.moonmesh.v1.NamespacePosition\x12\x12\n\nhave_epoch\x18\x04 \x01(\x04\x12\x10\n\x08have_seq\x18\x05 \x01(\x04\x12\x15\n\rwant_versions\x18\x06 \x01(\x08\x12-\n\x07relayed\x18\x07 \x03(\x0b\x32\x1c.moonmesh.v1.SignedStatement\x12\"\n\x06probes\x18\x08 \x03(\x0b\x32\x12.moonmesh.v1.Probe\x12\"\n\x06silent\x18\t \x03(\x0b\x32\x12.moonmesh.v1.Probe\x12+\n\x05yours\x18\n \x01(\x0b\x32\x1c.moonmesh.v1.SignedStatement\x12\x0e\n\x06\x61nswer\x18\x0b \x01(\x08\"\xb3\x01\n\nHelloReply\x12/\n\tstatement\x18\x01 \x01(\x0b\x32\x1c.moonmesh.v1.SignedStatement\x12\x31\n\tpositions\x18\x03 \x03(\x0b\x32\x1e.moonmesh.v1.NamespacePosition\x12\x0e\n\x06silent\x18\x04 \x01(\x08\x12+\n\x05yours\x18\x05 \x01(\x0b\x32\x1c.moonmesh.v1.SignedStatementJ\x04\x08\x02\x10\x03\"p\n\x0e\x43\x61talogRequest\x12\x13\n\x0b\x66ingerprint\x18\x01 \x01(\x0c\x12$\n\x05\x61\x66ter\x18\x02 \x01(\x0b\x32\x15.moonmesh.v1.Position\x12\x0f\n\x07wait_ms\x18\x03 \x01(\r\x12\x12\n\nunattested\x18\x04 \x01(\x08\"\xd8\x01\n\x0b\x43\x61talogPage\x12\'\n\x08position\x18\x01 \x01(\x0b\x32\x15.moonmesh.v1.Position\x12\x10\n\x08snapshot\x18\x02 \x01(\x08\x12\x0c\n\x04last\x18\x05 \x01(\x08\x12\x0c\n\x04\x66orm\x18\x06 \x01(\r\x12\x0c\n\x04\x62its\x18\x07 \x01(\r\x12\x0e\n\x06\x62locks\x18\x08 \x01(\x04\x12$\n\x07removed\x18\t \x01(\x0b\x32\x13.moonmesh.v1.Prints\x12\"\n\x05\x61\x64\x64\x65\x64\x18\n \x01(\x0b\x32\x13.moonmesh.v1.PrintsJ\x04\x08\x03\x10\x04J\x04\x08\x04\x10\x05\"3\n\x06Prints\x12\x0c\n\x04\x62\x61se\x18\x01 \x01(\x04\x12\r\n\x05width\x18\x02 \x01(\r\x12\x0c\n\x04gaps\x18\x03 \x01(\x0c\"\x93\x01\n\x0bPullRequest\x12\x13\n\x0b\x66ingerprint\x18\x01 \x01(\x0c\x12\x0c\n\x04keys\x18\x02 \x03(\t\x12\x11\n\tmax_sizes\x18\x03 \x03(\x04\x12\x12\n\nunattested\x18\x04 \x01(\x08\x12*\n\npull_class\x18\x05 \x01(\x0e\x32\x16.moonmesh.v1.PullClass\x12\x0e\n\x06\x63redit\x18\x06 \x01(\x04\"\'\n\x08PullMore\x12\x0e\n\x06\x63redit\x18\x01 \x01(\x04\x12\x0b\n\x03\x61ll\x18\x02 \x01(\x08\"\x13\n\x11NamespacesRequest\"A\n\x0fNamespacesReply\x12.\n\nnamespaces\x18\x01 \x03(\x0b\x32\x1a.moonmesh.v1.ToldNamespace\"\x81\x01\n\rToldNamespace\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0b\x66ingerprint\x18\x02 \x01(\x0c\x12\x15\n\renvelope_json\x18\x03 \x01(\t\x12\x10\n\x08\x65xported\x18\x04 \x01(\x08\x12\x10\n\x08imported\x18\x05 \x01(\x08\x12\x12\n\nunattested\x18\x06 \x01(\x08\x32\xd7\x01\n\x04Peer\x12?\n\x05Hello\x12\x19.moonmesh.v1.HelloRequest\x1a\x17.moonmesh.v1.HelloReply(\x01\x30\x01\x12\x42\n\x07\x43\x61talog\x12\x1b.moonmesh.v1.CatalogRequest\x1a\x18.moonmesh.v1.CatalogPage0\x01\x12J\n\nNamespaces\x12\x1e.moonmesh.v1.NamespacesRequest\x1a\x1c.moonmesh.v1.NamespacesReplyb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'moonmesh.v1.peer_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_STATEMENT']._serialized_start=40
-  _globals['_STATEMENT']._serialized_end=334
-  _globals['_LOAD']._serialized_start=336
-  _globals['_LOAD']._serialized_end=383
-  _globals['_LIMITS']._serialized_start=385
-  _globals['_LIMITS']._serialized_end=436
-  _globals['_HEALTH']._serialized_start=439
-  _globals['_HEALTH']._serialized_end=573
-  _globals['_HEALTH_STATE']._serialized_start=507
-  _globals['_HEALTH_STATE']._serialized_end=573
-  _globals['_SIGNEDSTATEMENT']._serialized_start=575
-  _globals['_SIGNEDSTATEMENT']._serialized_end=625
-  _globals['_VERSIONENTRY']._serialized_start=627
-  _globals['_VERSIONENTRY']._serialized_end=698
-  _globals['_POSITION']._serialized_start=700
-  _globals['_POSITION']._serialized_end=737
-  _globals['_NAMESPACEPOSITION']._serialized_start=739
-  _globals['_NAMESPACEPOSITION']._serialized_end=836
-  _globals['_PROBE']._serialized_start=838
-  _globals['_PROBE']._serialized_end=888
-  _globals['_HELLOREQUEST']._serialized_start=891
-  _globals['_HELLOREQUEST']._serialized_end=1291
-  _globals['_HELLOREPLY']._serialized_start=1294
-  _globals['_HELLOREPLY']._serialized_end=1473
-  _globals['_CATALOGREQUEST']._serialized_start=1475
-  _globals['_CATALOGREQUEST']._serialized_end=1587
-  _globals['_CATALOGPAGE']._serialized_start=1590
-  _globals['_CATALOGPAGE']._serialized_end=1806
-  _globals['_PRINTS']._serialized_start=1808
-  _globals['_PRINTS']._serialized_end=1859
-  _globals['_PULLREQUEST']._serialized_start=1861
-  _globals['_PULLREQUEST']._serialized_end=1948
-  _globals['_NAMESPACESREQUEST']._serialized_start=1950
-  _globals['_NAMESPACESREQUEST']._serialized_end=1969
-  _globals['_NAMESPACESREPLY']._serialized_start=1971
-  _globals['_NAMESPACESREPLY']._serialized_end=2036
-  _globals['_TOLDNAMESPACE']._serialized_start=2039
-  _globals['_TOLDNAMESPACE']._serialized_end=2168
-  _globals['_PEER']._serialized_start=2171
-  _globals['_PEER']._serialized_end=2386
+  _globals['_STATEMENT']._serialized_start=64
+  _globals['_STATEMENT']._serialized_end=358
+  _globals['_LOAD']._serialized_start=360
+  _globals['_LOAD']._serialized_end=407
+  _globals['_LIMITS']._serialized_start=409
+  _globals['_LIMITS']._serialized_end=460
+  _globals['_HEALTH']._serialized_start=463
+  _globals['_HEALTH']._serialized_end=597
+  _globals['_HEALTH_STATE']._serialized_start=531
+  _globals['_HEALTH_STATE']._serialized_end=597
+  _globals['_SIGNEDSTATEMENT']._serialized_start=599
+  _globals['_SIGNEDSTATEMENT']._serialized_end=649
+  _globals['_VERSIONENTRY']._serialized_start=651
+  _globals['_VERSIONENTRY']._serialized_end=722
+  _globals['_POSITION']._serialized_start=724
+  _globals['_POSITION']._serialized_end=761
+  _globals['_NAMESPACEPOSITION']._serialized_start=763
+  _globals['_NAMESPACEPOSITION']._serialized_end=860
+  _globals['_PROBE']._serialized_start=862
+  _globals['_PROBE']._serialized_end=912
+  _globals['_HELLOREQUEST']._serialized_start=915
+  _globals['_HELLOREQUEST']._serialized_end=1315
+  _globals['_HELLOREPLY']._serialized_start=1318
+  _globals['_HELLOREPLY']._serialized_end=1497
+  _globals['_CATALOGREQUEST']._serialized_start=1499
+  _globals['_CATALOGREQUEST']._serialized_end=1611
+  _globals['_CATALOGPAGE']._serialized_start=1614
+  _globals['_CATALOGPAGE']._serialized_end=1830
+  _globals['_PRINTS']._serialized_start=1832
+  _globals['_PRINTS']._serialized_end=1883
+  _globals['_PULLREQUEST']._serialized_start=1886
+  _globals['_PULLREQUEST']._serialized_end=2033
+  _globals['_PULLMORE']._serialized_start=2035
+  _globals['_PULLMORE']._serialized_end=2074
+  _globals['_NAMESPACESREQUEST']._serialized_start=2076
+  _globals['_NAMESPACESREQUEST']._serialized_end=2095
+  _globals['_NAMESPACESREPLY']._serialized_start=2097
+  _globals['_NAMESPACESREPLY']._serialized_end=2162
+  _globals['_TOLDNAMESPACE']._serialized_start=2165
+  _globals['_TOLDNAMESPACE']._serialized_end=2294
+  _globals['_PEER']._serialized_start=2297
+  _globals['_PEER']._serialized_end=2512
 # @@protoc_insertion_point(module_scope)

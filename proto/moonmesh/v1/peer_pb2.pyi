@@ -1,3 +1,4 @@
+from moonmesh.v1 import pull_pb2 as _pull_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
@@ -198,16 +199,28 @@ class Prints(_message.Message):
     def __init__(self, base: _Optional[int] = ..., width: _Optional[int] = ..., gaps: _Optional[bytes] = ...) -> None: ...
 
 class PullRequest(_message.Message):
-    __slots__ = ("fingerprint", "keys", "max_sizes", "unattested")
+    __slots__ = ("fingerprint", "keys", "max_sizes", "unattested", "pull_class", "credit")
     FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
     KEYS_FIELD_NUMBER: _ClassVar[int]
     MAX_SIZES_FIELD_NUMBER: _ClassVar[int]
     UNATTESTED_FIELD_NUMBER: _ClassVar[int]
+    PULL_CLASS_FIELD_NUMBER: _ClassVar[int]
+    CREDIT_FIELD_NUMBER: _ClassVar[int]
     fingerprint: bytes
     keys: _containers.RepeatedScalarFieldContainer[str]
     max_sizes: _containers.RepeatedScalarFieldContainer[int]
     unattested: bool
-    def __init__(self, fingerprint: _Optional[bytes] = ..., keys: _Optional[_Iterable[str]] = ..., max_sizes: _Optional[_Iterable[int]] = ..., unattested: bool = ...) -> None: ...
+    pull_class: _pull_pb2.PullClass
+    credit: int
+    def __init__(self, fingerprint: _Optional[bytes] = ..., keys: _Optional[_Iterable[str]] = ..., max_sizes: _Optional[_Iterable[int]] = ..., unattested: bool = ..., pull_class: _Optional[_Union[_pull_pb2.PullClass, str]] = ..., credit: _Optional[int] = ...) -> None: ...
+
+class PullMore(_message.Message):
+    __slots__ = ("credit", "all")
+    CREDIT_FIELD_NUMBER: _ClassVar[int]
+    ALL_FIELD_NUMBER: _ClassVar[int]
+    credit: int
+    all: bool
+    def __init__(self, credit: _Optional[int] = ..., all: bool = ...) -> None: ...
 
 class NamespacesRequest(_message.Message):
     __slots__ = ()

@@ -1,9 +1,9 @@
-"""Where a chain can be had, by what is believed of the peers; sans-IO."""
+"""Who has which blocks of a chain, by what is believed of the peers; sans-IO."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -15,52 +15,66 @@ LOOK_FIRST: Final = 512
 """Keys that are looked up together, where a view has the first of them and not the last."""
 LOOK_MOST: Final = 65_536
 """Keys that are looked up together, where it has both ends of those."""
+ENOUGH_VIEWS: Final = 4
+"""Views in which a whole chain is looked up, where so many have it: to split it further brings little."""
+VIEWS_MAX: Final = 64
+"""Views that one chain is looked up in: a bit each."""
 _PLACE_BITS: Final = 16
 _PLACES = np.uint64((1 << _PLACE_BITS) - 1)
 
-
-class Run(NamedTuple):
-    """Blocks to be asked of one peer in one go: their places in the chain, in order."""
-
-    peer: str
-    indices: list[int]
+Holders: TypeAlias = npt.NDArray[np.uint64]
+"""For each block of a chain who has it: bit n is of the n-th view."""
 
 
-def plan(
+def cover(
     key_hashes: Sequence[int],
-    views: Sequence[tuple[str, CatalogView]],
+    views: Sequence[CatalogView],
     now: float,
-) -> list[Run]:
-    """Which peer to ask for which blocks of a chain: longest runs first, up to the first gap.
+    enough: int = ENOUGH_VIEWS,
+) -> Holders:
+    """Who has the blocks of a chain, up to the first that nobody has.
+
+    What follows such a gap is of no use to an engine, which computes from there on. Not all is looked up that
+    could be: of a block that `ENOUGH_VIEWS` of the first views have, nobody asks the others.
 
     Args:
         key_hashes: the chain, in order.
-        views: usable peers with their views, the preferred one first.
-
-    Returns:
-        Runs in chain order. A block that no peer has ends the plan: what follows it is of no use to
-        an engine, which computes from the first gap on.
+        views: at most `VIEWS_MAX`, the one that is of most use first.
+        enough: so many; more than `ENOUGH_VIEWS` never are.
     """
+    enough = min(enough, ENOUGH_VIEWS)
+    assert len(views) <= VIEWS_MAX, f"{len(views)} views"
     chain = _Chain(key_hashes, now)
-    rows = [(peer, _Row(chain, view)) for peer, view in views]
-    runs: list[Run] = []
+    parts: list[Holders] = [np.empty(0, dtype=np.uint64)]
+    chosen: list[int] = []
     at = 0
     while at < len(chain):
-        end, best = at, ""
-        for peer, row in rows:
-            # Whoever does not have what the best so far lacks has no longer run: one look-up instead of many.
-            if end - at >= LOOK_FIRST and not row.knows(at) and not row.has(end):
+        end = min(at + LOOK_FIRST, len(chain))
+        middle = (at + end) // 2
+        here = any(views[n].has(chain[at], now) for n in chosen)
+        for n, view in enumerate(views):
+            if n in chosen or (here and len(chosen) >= enough):
                 continue
-            until = row.end(at)
-            if until > end:
-                end, best = until, peer
-                if end == len(chain):
-                    break
-        if end == at:
+            has = view.has(chain[at], now)
+            here |= has
+            if has or (len(chosen) < enough and view.has(chain[middle], now)):
+                chosen.append(n)
+        if not here:
             break
-        runs.append(Run(best, list(range(at, end))))
-        at = end
-    return runs
+        if any(views[n].has(chain[end - 1], now) for n in chosen):
+            end = min(at + LOOK_MOST, len(chain))
+        part = chain.part(at, end)
+        held = np.zeros(end - at, dtype=np.uint64)
+        for n in chosen:
+            bit = np.uint64(1 << n)
+            held |= bit
+            held[part.gaps(views[n], now)] ^= bit
+        gaps = np.flatnonzero(held == 0)
+        if len(gaps):
+            held = held[: gaps[0]]
+        parts.append(held)
+        at += len(held)
+    return np.concatenate(parts)
 
 
 def locate(key_hashes: Sequence[int], views: Sequence[CatalogView], now: float) -> list[int]:
@@ -127,13 +141,9 @@ class _Row:
     def __init__(self, chain: _Chain, view: CatalogView) -> None:
         self._chain = chain
         self._view = view
-        self._first = self._until = 0
+        self._until = 0
         self._gaps: list[int] = []
         """Places of what is not there, of what has been looked up; from the last one to the first."""
-
-    def knows(self, at: int) -> bool:
-        """Whether the block has been looked up."""
-        return self._first <= at < self._until
 
     def has(self, at: int) -> bool:
         """Looks up one block."""
@@ -154,7 +164,7 @@ class _Row:
 
     def _look(self, first: int) -> None:
         # Most views have none of a chain, and most of the others have all of it: two blocks tell.
-        self._first, self._until = first, first + 1
+        self._until = first + 1
         if not self.has(first):
             self._gaps = [first]
             return

@@ -1,0 +1,103 @@
+"""One request to one peer, from its waiting to its end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from federation.catalog.view import CatalogView
+from federation.interruptible import Interruptible
+from federation.transfer.ask import Wanted
+from federation.transfer.dispatch import Dispatch, Turn
+from federation.transfer.fair import PullClass
+from federation.transfer.source import Source
+
+
+@dataclass(slots=True, eq=False)
+class Job:
+    """See the module.
+
+    Attributes:
+        deadline: when whoever waits is told, in loop time.
+        turn: of the schedule of its peer.
+        began: when the peer was asked, in loop time.
+        arrived: blocks that came.
+        missing: blocks that the peer said it does not have.
+        stream: what can be interrupted, once it has begun.
+        rival: a request for the same blocks to another peer, since one of the two is late.
+        hedge: whether this is the later one of the two.
+        lost: whether the other one brings the blocks.
+        late: whether it lost, and the peer had its time to say something.
+        active: whether it has not ended.
+    """
+
+    source: Source
+    view: CatalogView
+    fingerprint: bytes
+    part: Sequence[Wanted]
+    deadline: float
+    turn: Turn
+    dispatch: Dispatch
+    began: float = 0.0
+    arrived: int = 0
+    missing: int = 0
+    stream: Interruptible | None = None
+    rival: Job | None = None
+    hedge: bool = False
+    lost: bool = False
+    late: bool = False
+    active: bool = True
+
+    @property
+    def silent(self) -> bool:
+        """Whether nothing has come of what was asked for."""
+        return not (self.arrived or self.missing)
+
+    def abandoned(self, now: float) -> bool:
+        """Whether the time is over, or blocks are still to come and nobody waits for any of them."""
+        if self.lost:
+            return True
+        left = [wanted for wanted in self.part if not wanted.landed.done()]
+        return now >= self.deadline or (bool(left) and not any(w.wanted(now) for w in left))
+
+    def left(self) -> None:
+        """Somebody waits no longer: ends it if nobody does.
+
+        A peer that has said nothing yet is listened to: see `Intake.take`.
+        """
+        if self.rival is not None:
+            self.rival.end_if_abandoned()
+        self.end_if_abandoned()
+
+    def end_if_abandoned(self) -> None:
+        """See `left`."""
+        if not self.abandoned(asyncio.get_running_loop().time()):
+            return
+        self.turn.give_up()
+        if self.stream is not None and not self.silent:
+            self.stream.interrupt()
+
+    def lose(self, listen_until: float) -> None:
+        """Another peer brings the blocks.
+
+        Args:
+            listen_until: when it is held against the peer of this one that nothing came (loop time).
+        """
+        self.lost = True
+        self.turn.give_up()
+        if self.stream is None:
+            return
+        if self.hedge or not self.silent:
+            self.stream.interrupt()
+        else:
+            asyncio.get_running_loop().call_at(listen_until, self._end_late)
+
+    def _end_late(self) -> None:
+        if self.silent and self.stream is not None:
+            self.late = True
+            self.stream.interrupt()
+
+    def lift(self, pull_class: PullClass) -> None:
+        """Somebody waits for one of its blocks who may be more urgent."""
+        self.dispatch.lift(self.turn, pull_class)
