@@ -4,11 +4,20 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 from pydantic import ValidationError
 
+from federation.catalog.answers import Answers
+from federation.catalog.log import HoldingsLog
 from federation.config import GroupFile, Limits, load_group
-from federation.limits_config import SERVING_BYTES_PER_BLOCK, SERVING_OWN_BYTES
+from federation.limits_config import (
+    CONTROL_BYTES_LEAST,
+    PAGE_ENTRIES_MAX,
+    SERVING_BYTES_PER_BLOCK,
+    SERVING_OWN_BYTES,
+)
+from federation.peers.gossip_config import HELLO_BYTES_MAX
 from local_group.config import load_place, parse_size, read_toml
 from local_group.errors import ConfigError
 from local_group.toml import find_line
@@ -139,10 +148,10 @@ PROBLEMS = [
     ),
     (
         'staging_bytes = "256 MiB"',
-        "catalog_page_entries = 300000",
+        "catalog_page_entries = 100001",
         24,
         "limits.catalog_page_entries",
-        "do not fit control_message_bytes_max (1048576): at most 208896",
+        "must be at most 100000",
     ),
     (
         'staging_bytes = "256 MiB"',
@@ -154,10 +163,10 @@ PROBLEMS = [
     # One of two bounds given, and what it leaves of the other is not the other's default.
     (
         'staging_bytes = "256 MiB"',
-        'control_message_bytes_max = "64 KiB"',
-        23,
-        "limits.catalog_page_entries",
-        "65536 entries of 5 bytes do not fit control_message_bytes_max (65536): at most 12288",
+        'control_message_bytes_max = "511 KiB"',
+        24,
+        "limits.control_message_bytes_max",
+        "must be at least 524288",
     ),
     (
         'staging_bytes = "256 MiB"',
@@ -378,6 +387,20 @@ def test_a_lease_is_compared_with_limits_that_are_not_in_the_file(tmp_path: Path
     text = GOOD[: GOOD.index("[limits]")].replace("lease_ttl_ms = 10000", "lease_ttl_ms = 10001")
     with pytest.raises(ConfigError, match="staging_hold_ms 10000 is shorter"):
         load_group(write(tmp_path, text))
+
+
+def test_what_one_group_may_be_set_to_send_every_other_takes() -> None:
+    assert HELLO_BYTES_MAX <= CONTROL_BYTES_LEAST
+    owner = Limits(catalog_page_entries=PAGE_ENTRIES_MAX)
+    log = HoldingsLog(bytes(16), 1 << 18)
+    hashes = np.random.default_rng(1).integers(0, 1 << 64, 4 * PAGE_ENTRIES_MAX, dtype=np.uint64)
+    log.extend(hashes[PAGE_ENTRIES_MAX:])
+    at = log.position
+    log.extend(hashes[:PAGE_ENTRIES_MAX])
+    for after in (None, at):  # a snapshot, and changes, which take the most
+        sizes = [len(page) for page in Answers(log, owner.catalog_page_entries).since(after)]
+        assert max(sizes) <= CONTROL_BYTES_LEAST
+        assert max(sizes) > PAGE_ENTRIES_MAX
 
 
 def test_a_serving_process_must_be_allowed_what_it_holds() -> None:
