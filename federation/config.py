@@ -97,7 +97,7 @@ class GroupFile(GroupConfig):
     gateway: GatewayConfig = GatewayConfig()
     namespaces: dict[str, Namespace] = Field(default_factory=dict)
     """Name, used in `peering.toml`, to envelope; at most 256. Names are local: peers know fingerprints."""
-    limits: Limits = Limits()
+    limits: Limits = Field(default=Limits(), validate_default=True)
 
     @field_validator("namespaces")
     @classmethod
@@ -125,7 +125,7 @@ class GroupFile(GroupConfig):
         if master is not None and value.staging_hold_ms < master.lease_ttl_ms:
             raise ValueError(
                 f"staging_hold_ms {value.staging_hold_ms} is shorter than master.lease_ttl_ms "
-                f"{master.lease_ttl_ms}: what an engine was told exists must stay for a lease"
+                f"{master.lease_ttl_ms}: raise it, for what an engine was told exists must stay for a lease"
             )
         return value
 
@@ -157,7 +157,7 @@ class GroupFile(GroupConfig):
     @property
     def naming(self) -> Naming:
         """Under which keys its Mooncake holds blocks; made anew each time."""
-        return Naming(self.namespaces.values())
+        return Naming(self.namespaces.values(), self.limits.key_bytes_max)
 
     @property
     def unattested(self) -> frozenset[Fingerprint]:

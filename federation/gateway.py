@@ -196,7 +196,7 @@ class Gateway:
             },
             problems=self._problems,
             refusals=self._refusals,
-            unmatched=lambda: listings.unmatched,
+            listings=listings,
             dialled=self._dialled,
             peers=peers,
             serving=serving,

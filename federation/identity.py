@@ -13,7 +13,14 @@ from collections.abc import Mapping
 from typing import Annotated, Any
 
 import xxhash
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    ValidationError,
+)
 
 from federation.errors import ConfigError
 from local_group.names import name_of
@@ -22,8 +29,19 @@ FINGERPRINT_BYTES = 16
 DIGEST_BYTES = 16
 _FINGERPRINT_DOMAIN = b"moonmesh/namespace/v1\0"
 
-_Text = Annotated[str, StringConstraints(min_length=1, max_length=256, pattern=r"^[^\x00-\x1f]+$")]
-_Optional = Annotated[str, StringConstraints(max_length=256, pattern=r"^[^\x00-\x1f]*$")]
+
+def _printable(value: str) -> str:
+    # Peers are told the envelope, and refuse one that would do things to a terminal.
+    for char in value:
+        if not char.isprintable():
+            raise ValueError(
+                f"has a character that cannot be printed ({char!a}): leave it out, in every group"
+            )
+    return value
+
+
+_Text = Annotated[str, StringConstraints(min_length=1, max_length=256), AfterValidator(_printable)]
+_Optional = Annotated[str, StringConstraints(max_length=256), AfterValidator(_printable)]
 _Parallel = Annotated[int, Field(ge=1, le=65536)]
 
 
@@ -83,7 +101,8 @@ class Envelope(BaseModel):
         except ValidationError as error:
             first = error.errors()[0]
             field = ".".join(str(part) for part in first["loc"])
-            raise ConfigError(f"{field}: {first['msg']}", where="namespace") from error
+            what = first["msg"].removeprefix("Value error, ")
+            raise ConfigError(f"{field}: {what}", where="namespace") from error
 
     def fields(self) -> dict[str, Any]:
         """What is in the fingerprint: the fields of an envelope, and nothing that a subclass adds."""

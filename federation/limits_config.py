@@ -20,8 +20,11 @@ SERVING_OWN_BYTES = 192 * MIB
 SERVING_BYTES_PER_BLOCK = 100
 """What it uses for each block, at most while its catalog is being merged or a snapshot comes."""
 
-ENTRY_BYTES = 5
-"""Bytes of an entry in a page of a catalog, at most."""
+CONTROL_BYTES_LEAST = 512 * KIB
+"""A control message that every group takes: the longest hello, and a page of `PAGE_ENTRIES_MAX`. Groups do
+not tell each other their bounds: whatever one may be set to send, any other has to take."""
+PAGE_ENTRIES_MAX = 100_000
+"""Of a catalog, five bytes each at most."""
 
 _LEASE_MS_MAX = 3_600_000
 
@@ -36,8 +39,13 @@ _Bytes = BeforeValidator(parse_size)
 class Limits(BaseModel):
     """Bounds of one gateway. Sizes are bytes (or text such as "64 MiB"), times are ms."""
 
+    # Defaults are checked as well: what one bound leaves of another is seldom the other's default.
     model_config = ConfigDict(
-        frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True
+        frozen=True,
+        extra="forbid",
+        strict=True,
+        use_attribute_docstrings=True,
+        validate_default=True,
     )
 
     # Requests
@@ -51,7 +59,7 @@ class Limits(BaseModel):
     """Bytes of one block. It is held whole in staging and in the owner's buffer."""
     message_bytes: Annotated[int, _Bytes, _count(64 * KIB, 4 * MIB)] = MIB
     """Bytes of one message of a bulk stream. Measured: 1 MiB is the fastest over gRPC."""
-    control_message_bytes_max: Annotated[int, _Bytes, _count(64 * KIB, 16 * MIB)] = MIB
+    control_message_bytes_max: Annotated[int, _Bytes, _count(CONTROL_BYTES_LEAST, 16 * MIB)] = MIB
     """Bytes of a control message; a larger one is refused before it is parsed."""
 
     # Memory and its use
@@ -94,7 +102,7 @@ class Limits(BaseModel):
     """ms for which the owner holds a catalog request that has nothing new (a long poll)."""
     catalog_linger_ms: Annotated[int, _count(0, 10_000)] = 50
     """ms for which changes are gathered before they are sent: fewer, fuller messages."""
-    catalog_page_entries: Annotated[int, _count(16, 1_000_000)] = 65_536
+    catalog_page_entries: Annotated[int, _count(16, PAGE_ENTRIES_MAX)] = 65_536
     """Entries in one page of a catalog; 2 bytes each in a snapshot, 5 at most."""
     views_bytes: Annotated[int, _Bytes, _count(MIB, 1024 * GIB)] = GIB
     """Bytes of memory for what all peers are believed to hold, 8 for each block: 134 million blocks. Each
@@ -293,16 +301,5 @@ class Limits(BaseModel):
             raise ValueError(
                 f"{value} bytes are less than the serving process needs for bounce_bytes "
                 f"({bounce}) and holdings_blocks ({blocks}): at least {needed}, or lower those"
-            )
-        return value
-
-    @field_validator("catalog_page_entries")
-    @classmethod
-    def _fit_a_message(cls, value: int, info: ValidationInfo) -> int:
-        message = info.data.get("control_message_bytes_max")
-        if message is not None and ENTRY_BYTES * value > message - 4 * KIB:
-            raise ValueError(
-                f"{value} entries of {ENTRY_BYTES} bytes do not fit control_message_bytes_max "
-                f"({message}): at most {(message - 4 * KIB) // ENTRY_BYTES}"
             )
         return value

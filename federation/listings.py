@@ -67,11 +67,15 @@ class Listings:
         self._classify = classify
         self._one = asyncio.Lock()
         self.seconds = 0.0
-        """What the last listing took, from the question to the last byte."""
+        """What the last listing took, from the question to the last byte, or until it was given up."""
         self.keys = 0
         """Keys in the last listing, of whatever namespace."""
         self.unmatched = 0
-        """Keys in the newest listing that are of no namespace: they are offered to nobody."""
+        """Keys in the newest listing that are of no namespace, or too long to be asked for: they are offered
+        to nobody."""
+        self._trouble = ""
+        self._failed_at = 0.0
+        """When the first of those failed that have failed since the last one that did not."""
 
     async def restore(self) -> None:
         """Takes back what the last run knew, as far as Mooncake still has it."""
@@ -101,9 +105,23 @@ class Listings:
             try:
                 await self._compare(await self._list(), began)
             except AdminError as error:
-                self._on_problem(f"no key listing: {error}")
+                if not self._trouble:
+                    self._failed_at = began
+                    log.warning("no key listing: %s", error)
+                self._trouble = str(error)
+            else:
+                if self._trouble:
+                    past = f"key listings failed for {time.monotonic() - self._failed_at:.0f} s"
+                    self._on_problem(f"{past}: {self._trouble}")
+                    self._trouble = ""
             finally:
                 self._ledger.holdings.listing_ends()
+
+    def trouble(self, now: float) -> str:
+        """Why key listings cannot be made now, and since when; empty if they can."""
+        if not self._trouble:
+            return ""
+        return f"no key listing for {now - self._failed_at:.0f} s: {self._trouble}"
 
     async def stored_keys(self, blocks: Collection[Named]) -> Mapping[Named, str]:
         """The keys under which Mooncake has those of the blocks that it has.
@@ -146,8 +164,11 @@ class Listings:
     async def _list(self) -> _Listed:
         listed = _Listed(self._classify)
         began = time.monotonic()
-        await self._admin.list_keys(listed.take, self._limits.listing_bytes_max)
-        self.seconds = time.monotonic() - began
+        try:
+            await self._admin.list_keys(listed.take, self._limits.listing_bytes_max)
+        finally:
+            # Of one that failed as well: the master has made it, or is making it.
+            self.seconds = time.monotonic() - began
         await asyncio.to_thread(listed.sort)  # without the interpreter's lock
         self.keys = listed.keys
         self.unmatched = listed.unmatched

@@ -14,6 +14,7 @@ from federation.counters import Samples, counters
 from federation.following.follower import Follower
 from federation.following.leader import GroupService
 from federation.leading import Leading
+from federation.listings import Listings
 from federation.peers.child import ServingProcess
 from federation.peers.gateways import NOT_YET
 from federation.peers.side import PeerSide
@@ -54,7 +55,7 @@ class StatusReport:
 
     Args:
         queues: how much waits, or is kept, where nothing else here says so.
-        unmatched: keys in the newest listing that are of no namespace.
+        listings: what is known of Mooncake's keys.
     """
 
     def __init__(
@@ -72,7 +73,7 @@ class StatusReport:
         queues: Mapping[str, Callable[[], int]],
         problems: Problems,
         refusals: RefusalLog,
-        unmatched: Callable[[], int],
+        listings: Listings,
         dialled: RefusalLog,
         peers: PeerSide | None,
         serving: ServingProcess | None,
@@ -89,7 +90,7 @@ class StatusReport:
         self._queues = queues
         self._problems = problems
         self._refusals = refusals
-        self._unmatched = unmatched
+        self._listings = listings
         self._dialled = dialled
         self._side = peers
         self._serving = serving
@@ -123,7 +124,7 @@ class StatusReport:
             "holdings": {
                 "blocks": len(self._holdings),
                 "unattested": self._holdings.unattested,
-                "unmatched_keys": self._unmatched(),
+                "unmatched_keys": self._listings.unmatched,
                 "refused": self._holdings.refused,
                 "conflicts": self._holdings.conflicts,
                 "changed": self._holdings.changed,
@@ -148,11 +149,12 @@ class StatusReport:
         }
 
     def _now_wrong(self, now: float) -> list[str]:
-        if self._side is None:
-            return []
-        barred = self._leading.barred
-        elsewhere = f"this gateway neither leads nor follows: {barred}" if barred else ""
-        return [said for said in (elsewhere, self._leading.problem(now)) if said]
+        wrong = [self._listings.trouble(now)]
+        if self._side is not None:
+            barred = self._leading.barred
+            elsewhere = f"this gateway neither leads nor follows: {barred}" if barred else ""
+            wrong = [elsewhere, self._leading.problem(now), *wrong]
+        return [said for said in wrong if said]
 
     def _leads(self) -> dict[str, Any]:
         terms = self._leading
@@ -192,6 +194,7 @@ class StatusReport:
                     "blocks": len(view),
                     "age_s": None if age is None else round(age, 3),
                     "cut": view.is_cut,
+                    "trouble": view.trouble,
                     "promises": {
                         "kept": view.honesty.kept,
                         "broken": view.honesty.broken,

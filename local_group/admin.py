@@ -23,8 +23,11 @@ ANSWER_BYTES_MAX = 16 << 20
 """Bytes of any other answer; 500 keys are about 110 kB."""
 LISTING_BYTES_MAX = 256 << 20
 """Bytes of a key listing, unless the caller says otherwise."""
-LISTING_TIMEOUT_S = 30.0
-"""Seconds for a whole key listing: 100,000 keys take 0.1 s."""
+LISTING_SILENCE_S = 30.0
+"""Seconds for which the master may send nothing of a key listing. It makes all of it first: 100,000 keys take
+0.1 s."""
+LISTING_BYTES_PER_S_MIN = 4_000_000
+"""Bytes a second of a key listing at least, besides such a silence: so long may all of it take at most."""
 
 _CHUNK = 1 << 18
 _LISTING_CHUNK = 1 << 15
@@ -65,20 +68,21 @@ class Segment:
 class AdminClient:
     """The master's admin HTTP, for asyncio; bound to the event loop that first uses it.
 
-    Every call ends within `timeout` seconds and raises AdminError for whatever goes wrong.
+    Every call but `list_keys` ends within `timeout` seconds; each raises AdminError for whatever goes wrong.
 
     Args:
         url: e.g. `http://127.0.0.1:7401`.
         timeout: seconds for one HTTP request, from connecting to the last byte.
-        listing_timeout: the same for `all_keys`, whose answer is as large as the group.
+        listing_silence: seconds without a byte after which `list_keys` ends. All of it ends after as many
+            more as the most bytes that it may have take at `LISTING_BYTES_PER_S_MIN`.
     """
 
     def __init__(
-        self, url: str, timeout: float = 2.0, listing_timeout: float = LISTING_TIMEOUT_S
+        self, url: str, timeout: float = 2.0, listing_silence: float = LISTING_SILENCE_S
     ) -> None:
         self.url = url
         self._timeout = timeout
-        self._listing_timeout = listing_timeout
+        self._listing_silence = listing_silence
         self._http: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> AdminClient:
@@ -136,10 +140,21 @@ class AdminClient:
             Bytes of the listing.
 
         Raises:
-            AdminError: also for a listing above `max_bytes`, or cut short.
+            AdminError: also for a listing above `max_bytes`, cut short, or too slow.
         """
         listing = _Listing(max_bytes, self.url, take)
-        await self._read("/get_all_keys", listing.feed, self._listing_timeout, chunk=_LISTING_CHUNK)
+        path, silence = "/get_all_keys", self._listing_silence
+        whole = silence + max_bytes / LISTING_BYTES_PER_S_MIN
+        try:
+            await asyncio.wait_for(
+                self._get(path, listing.feed, chunk=_LISTING_CHUNK, silence=silence), whole
+            )
+        except aiohttp.ServerTimeoutError as error:
+            raise listing.too_slow(f"the master sent nothing of it for {silence:g} s") from error
+        except asyncio.TimeoutError as error:
+            raise listing.too_slow(f"it was not all there after {whole:.3g} s") from error
+        except (aiohttp.ClientError, ValueError, OSError) as error:
+            raise _no_answer(error, f"{self.url}{path}", whole) from error
         listing.end()
         return listing.bytes
 
@@ -154,26 +169,31 @@ class AdminClient:
         feed: Callable[[bytes], None],
         timeout: float,
         also: Sequence[int] = (),
+    ) -> None:
+        try:
+            await asyncio.wait_for(self._get(path, feed, also), timeout)
+        except (asyncio.TimeoutError, aiohttp.ClientError, ValueError, OSError) as error:
+            raise _no_answer(error, f"{self.url}{path[:80]}", timeout) from error
+
+    async def _get(
+        self,
+        path: str,
+        feed: Callable[[bytes], None],
+        also: Sequence[int] = (),
         chunk: int = _CHUNK,
+        silence: float | None = None,
     ) -> None:
         if self._http is None:
             # trust_env is off: no proxy of the environment may come between a group and its own master.
-            self._http = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout())
-        http = self._http
-
-        async def read() -> None:
-            address = URL(f"{self.url}{path}", encoded=True)
-            async with http.get(address, allow_redirects=False) as response:
-                _check_status(response, also)
-                async for part in response.content.iter_chunked(chunk):
-                    feed(part)
-                    # More may be here already, and then nobody else would run.
-                    await asyncio.sleep(0)
-
-        try:
-            await asyncio.wait_for(read(), timeout)
-        except (asyncio.TimeoutError, aiohttp.ClientError, ValueError, OSError) as error:
-            raise _no_answer(error, f"{self.url}{path[:80]}", timeout) from error
+            self._http = aiohttp.ClientSession()
+        address = URL(f"{self.url}{path}", encoded=True)
+        patience = aiohttp.ClientTimeout(sock_connect=silence, sock_read=silence)
+        async with self._http.get(address, allow_redirects=False, timeout=patience) as response:
+            _check_status(response, also)
+            async for part in response.content.iter_chunked(chunk):
+                feed(part)
+                # More may be here already, and then nobody else would run.
+                await asyncio.sleep(0)
 
 
 class SyncAdminClient:
@@ -257,9 +277,22 @@ class _Listing:
         *lines, self._rest = (self._rest + chunk).split(b"\n")
         self._take(lines)
 
+    def too_slow(self, how: str) -> AdminError:
+        return AdminError(
+            f"the key listing came too slowly: {how}; {self.bytes} bytes had come",
+            where=self._where,
+            hint="the master or its host is overloaded, or it has stopped: look at the CPU of both; without "
+            "listings, blocks that are evicted are offered until a peer has asked for them in vain",
+        )
+
     def end(self) -> None:
         rest, self._rest = self._rest, b""
         self._take([rest])
+
+
+def is_askable(key: str) -> bool:
+    """Whether the master can be asked for a key without a lease: it takes a comma for the end of one."""
+    return bool(key) and "," not in key
 
 
 def _split_askable(keys: Iterable[str]) -> tuple[list[str], dict[str, int | None]]:
@@ -267,7 +300,7 @@ def _split_askable(keys: Iterable[str]) -> tuple[list[str], dict[str, int | None
     askable: list[str] = []
     unknown: dict[str, int | None] = {}
     for key in dict.fromkeys(keys):
-        if key and "," not in key:
+        if is_askable(key):
             askable.append(key)
         else:
             unknown[key] = None

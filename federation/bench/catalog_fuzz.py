@@ -38,8 +38,8 @@ class Outcome:
     """Whole answers; a view was brought up to them."""
     escaped: Counter[str] = field(default_factory=Counter)
     """Other exceptions: each is a defect."""
-    grown_bytes: int = 0
-    """Growth of the process's largest resident memory."""
+    grown_bytes: int | None = None
+    """Most resident memory meanwhile, beyond what there was before; None where the kernel does not tell."""
 
 
 def run(count: int, seed: int) -> Outcome:
@@ -47,7 +47,7 @@ def run(count: int, seed: int) -> Outcome:
     rng = random.Random(seed)
     sound = _sound()
     outcome = Outcome()
-    before = _peak()
+    before = _begin_peak()
     view = CatalogView(blocks_max=BLOCKS_MAX)
     for _ in range(count):
         outcome.tried += 1
@@ -63,7 +63,8 @@ def run(count: int, seed: int) -> Outcome:
             outcome.escaped[f"{type(error).__name__}: {error}"] += 1
         if rng.random() < 0.01:
             view = CatalogView(blocks_max=BLOCKS_MAX)
-    outcome.grown_bytes = _peak() - before
+    if before is not None:
+        outcome.grown_bytes = _resident("VmHWM") - before
     return outcome
 
 
@@ -76,13 +77,23 @@ def run_restricted(count: int, seed: int) -> Outcome:
 
 def restrict() -> None:
     """From now on this process gets no more memory than `MEMORY_MAX` besides what it has: a `MemoryError`."""
-    with open("/proc/self/status", encoding="ascii") as lines:
-        data = next(int(line.split()[1]) << 10 for line in lines if line.startswith("VmData"))
+    data = _resident("VmData")
     resource.setrlimit(resource.RLIMIT_DATA, (data + MEMORY_MAX, data + MEMORY_MAX))
 
 
-def _peak() -> int:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+def _begin_peak() -> int | None:
+    """Resident memory now, from which the peak (`VmHWM`) begins anew: a spawned process has its parent's."""
+    try:
+        with open("/proc/self/clear_refs", "w", encoding="ascii") as file:
+            file.write("5")
+    except OSError:
+        return None
+    return _resident("VmRSS")
+
+
+def _resident(name: str) -> int:
+    with open("/proc/self/status", encoding="ascii") as lines:
+        return next(int(line.split()[1]) << 10 for line in lines if line.startswith(f"{name}:"))
 
 
 def _read(view: CatalogView, answer: Sequence[bytes], rng: random.Random) -> None:

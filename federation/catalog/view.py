@@ -112,6 +112,8 @@ class CatalogView:
         """Where the view stands; None before the first snapshot."""
         self.confirmed_at: float | None = None
         """When the owner last said that nothing newer exists (monotonic seconds)."""
+        self.trouble = ""
+        """Why the owner's latest answer could not be had; empty if it could, or nothing was asked yet."""
         self.honesty = Honesty()
         """How far the owner has kept what this view promised."""
         self.arrived_bytes = 0

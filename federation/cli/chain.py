@@ -48,11 +48,14 @@ def named_namespace(group: GroupFile, name: str, path: Path) -> Namespace:
     raise UsageError(what, where=str(path), hint=f"--namespace; those of [namespaces] are: {names}")
 
 
-def read_chain(keys: Sequence[str] | None, path: Path | None) -> list[str]:
+def read_chain(keys: Sequence[str] | None, path: Path | None, key_bytes_max: int) -> list[str]:
     """The keys, of the command line or of a file.
 
+    Args:
+        key_bytes_max: of the group's limits.
+
     Raises:
-        UsageError: there are none, too many, or both are given.
+        UsageError: there are none, too many, or both are given; one is empty, or too long to be asked for.
     """
     from federation.errors import UsageError
     from federation.router import KEYS_MAX
@@ -65,10 +68,17 @@ def read_chain(keys: Sequence[str] | None, path: Path | None) -> list[str]:
     if path is not None:
         where = "standard input" if str(path) == "-" else str(path)
         chain = [line for line in _text(path, where).splitlines() if line]
-    if not 0 < len(chain) <= KEYS_MAX or not all(chain):
-        raise UsageError(
-            f"{len(chain)} keys; a chain has 1 to {KEYS_MAX}, none of them empty", where=where
-        )
+    if not 0 < len(chain) <= KEYS_MAX:
+        raise UsageError(f"{len(chain)} keys; a chain has 1 to {KEYS_MAX}", where=where)
+    for place, key in enumerate(chain, 1):
+        if not key:
+            raise UsageError(f"an empty key (number {place} of the chain)", where=where)
+        if len(key.encode(errors="surrogateescape")) > key_bytes_max:
+            raise UsageError(
+                f"a key over {key_bytes_max} bytes (number {place} of the chain)",
+                where=where,
+                hint="key_bytes_max in [limits]; it is neither served nor pulled",
+            )
     return chain
 
 

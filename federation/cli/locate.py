@@ -50,7 +50,7 @@ def locate(
 
     group = load_group(config)
     space = named_namespace(group, namespace, config)
-    chain = read_chain(keys, keys_file)
+    chain = read_chain(keys, keys_file, group.limits.key_bytes_max)
     with Router(f"unix:{group.gateway_socket}", space) as router:
         found = _ask(router, chain, wait)
     if as_json:
@@ -63,10 +63,18 @@ def _ask(router: Router, chain: Sequence[str], wait: float) -> list[Located]:
     """Asks until all usable peers' catalogs are here, or the wait is over."""
     import time
 
+    from federation.peers.subscriptions import NOT_SHARED
+
     until = time.monotonic() + wait
     while True:
         found = router.locate(chain)
-        coming = any(each.blocks is None and each.usable and not each.own for each in found)
+        coming = any(
+            each.blocks is None
+            and each.usable
+            and not each.own
+            and not each.reason.startswith(NOT_SHARED)
+            for each in found
+        )
         if not coming or time.monotonic() >= until:
             return found
         time.sleep(LOOK_AGAIN_S)

@@ -35,15 +35,20 @@ def prefetch(
     """Pull what peers have of a prefix chain, and this group lacks, into its Mooncake.
 
     For engines that use Mooncake directly: they never ask the gateway, and find what is in the pool. Exit
-    code 0 if all of the chain is there in the end, 1 if not.
+    code 0 if all of the chain is known to be there in the end, 1 if not.
     """
     from federation.config import load_group
+    from local_group.admin import is_askable
 
     group = load_group(config)
     space = named_namespace(group, namespace, config)
-    chain = list(dict.fromkeys(read_chain(keys, keys_file)))
-    before, here = _run(group, space, chain, seconds)
-    typer.echo(f"{here} of {len(chain)} blocks are here; {here - before} were brought")
+    chain = list(dict.fromkeys(read_chain(keys, keys_file, group.limits.key_bytes_max)))
+    known = [key for key in chain if is_askable(key)]
+    before, here = _run(group, space, known, seconds)
+    said = f"{here} of {len(chain)} blocks are here; {here - before} were brought"
+    if unknown := len(chain) - len(known):
+        said += f"; {unknown} cannot be asked for: a comma in the key"
+    typer.echo(said)
     if here < len(chain):
         raise typer.Exit(1)
 

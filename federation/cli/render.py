@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -92,6 +92,8 @@ def _print_gateway(gateway: Mapping[str, Any], problems: Sequence[str], console:
         for peer in peers:
             if line := _quarantine_line(peer):
                 console.print(Text.assemble(("  ! ", "yellow"), line))
+            for line in _troubles(peer):
+                console.print(Text.assemble(("  ! ", "yellow"), line))
             if line := guards_line(peer):
                 head = (f"  guards of {_text(peer.get('name'))} ", "bold")
                 console.print(Text.assemble(head, line))
@@ -155,6 +157,13 @@ def _view(view: Mapping[str, Any]) -> str:
     standing = promises.get("standing") if isinstance(promises, Mapping) else None
     lies = f", {standing} not there and promised still" if standing else ""
     return f"{view.get('namespace')}: {view.get('blocks')} blocks{known}{cut}{lies}"
+
+
+def _troubles(peer: Mapping[str, Any]) -> Iterator[str]:
+    """Catalogs of a peer that cannot be had, and why."""
+    for view in _rows(peer.get("views")):
+        if why := _text(view.get("trouble")):
+            yield f"the catalog of {_text(peer.get('name'))} for {_text(view.get('namespace'))}: {why}"
 
 
 def _cells(row: Mapping[str, Any], *keys: str) -> list[Text]:

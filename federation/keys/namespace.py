@@ -38,9 +38,9 @@ class Namespace(Envelope):
 
     keys: _Keys = ()
     """Keys of engines that write to Mooncake directly, and whose blocks are of this namespace:
-    `sglang-hicache`, `sglang-hicache-mla`, `vllm-mooncake`, `lmcache` (each also as `NAME:TAG`), or patterns
-    such as `"{model}/{hex:64}"` (see [plain writers](plain-writers.md)); at most 16. Blocks with such keys
-    are stored under just them, by `FederatedStore` too."""
+    `sglang-hicache`, `sglang-hicache-mla`, `vllm-mooncake`, `lmcache`, `lmcache-mla` (each also as
+    `NAME:TAG`), or patterns such as `"{model}/{hex:64}"` (see [plain writers](plain-writers.md)); at most 16.
+    Blocks with such keys are stored under just them, by `FederatedStore` too."""
     unattested: bool = False
     """Whether blocks may come from peers, and go to them, of which no writer's digest is known: those that a
     key listing alone has shown. Both sides have to allow it."""

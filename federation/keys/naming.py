@@ -21,9 +21,11 @@ class Naming:
 
     Args:
         namespaces: their patterns have no key in common: see `federation.keys.namespace.overlaps`.
+        key_bytes_max: of a key that a peer may ask for. What is stored under a longer one is of no namespace.
     """
 
-    def __init__(self, namespaces: Iterable[Namespace]) -> None:
+    def __init__(self, namespaces: Iterable[Namespace], key_bytes_max: int | None = None) -> None:
+        self._key_bytes_max = key_bytes_max
         self._plain: list[Fingerprint] = []
         groups: list[str] = []
         for namespace in namespaces:
@@ -55,13 +57,22 @@ class Naming:
         if _OWN.match(stored) is not None:
             fingerprint, key = Fingerprint(bytes.fromhex(stored[:32])), stored[33:]
             # Not what was stored before the namespace had its patterns: it is looked for elsewhere now.
-            reachable = bool(key) and self._plain_of(key) != fingerprint
+            reachable = bool(key) and self._plain_of(key) != fingerprint and self._short(key)
             return (fingerprint, key) if reachable else None
         plain = self._plain_of(stored)
-        return None if plain is None else (plain, stored)
+        return (plain, stored) if plain is not None and self._short(stored) else None
+
+    def _short(self, key: str) -> bool:
+        most = self._key_bytes_max
+        # Without encoding it, where its characters tell: each takes four bytes at most.
+        return most is None or 4 * len(key) <= most or _size(key) <= most
 
     def _plain_of(self, key: str) -> Fingerprint | None:
         if self._match is None:
             return None
         found = self._match(key)
         return None if found is None or not found.lastindex else self._plain[found.lastindex - 1]
+
+
+def _size(key: str) -> int:
+    return len(key.encode(errors="surrogateescape"))

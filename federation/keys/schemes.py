@@ -1,8 +1,8 @@
 """Ready-made key patterns of engines that write to Mooncake directly, by name; `NAME:TAG` with a tag.
 
 They follow what these engines write, as of SGLang 0.5.18, vLLM 0.29 and LMCache 0.3: see decision 014. What
-is not here (sidecar pools, layerwise keys, heads split over two sizes, decode context parallelism) is written
-out as a pattern.
+is not here (sidecar pools, layerwise keys, heads split over two sizes, decode context parallelism, a store
+namespace of vLLM, the format's name before LMCache's keys) is written out as a pattern.
 """
 
 from __future__ import annotations
@@ -19,8 +19,15 @@ _LMCACHE_DTYPES = {
     "float16": "half",
     "fp32": "float",
     "float32": "float",
+    # Under vLLM, whose tensors of such blocks are of bytes, and elsewhere.
+    "fp8": "{uint8|fp8_e4m3fn}",
+    "fp8_e4m3": "{uint8|fp8_e4m3fn}",
+    "fp8_e4m3fn": "{uint8|fp8_e4m3fn}",
+    "fp8_e4m3fnuz": "{uint8|fp8_e4m3fnuz}",
+    "fp8_e5m2": "{uint8|fp8_e5m2}",
+    "fp8_e5m2fnuz": "{uint8|fp8_e5m2fnuz}",
 }
-"""How LMCache calls what an envelope may call otherwise."""
+"""How LMCache calls what an envelope may call otherwise: torch's dtype, in its own words."""
 
 
 def _sglang(envelope: Envelope, tag: str) -> str:
@@ -56,8 +63,19 @@ def _vllm(envelope: Envelope, prefix: str) -> list[str]:
 def _lmcache(envelope: Envelope, tag: str) -> list[str]:
     world = envelope.tp * envelope.pp * envelope.cp
     workers = f"{{{'|'.join(map(str, range(world)))}}}" if world > 1 else "0"
+    return _lmcache_keys(envelope, f"{world}@{workers}", tag)
+
+
+def _lmcache_mla(envelope: Envelope, tag: str) -> list[str]:
+    # All ranks have the same, the first one stores it, and the key says that there is no other.
+    return _lmcache_keys(envelope, "1@0", tag)
+
+
+def _lmcache_keys(envelope: Envelope, worker: str, tag: str) -> list[str]:
     dtype = _LMCACHE_DTYPES.get(envelope.kv_dtype, envelope.kv_dtype)
-    return [f"{{model}}@{world}@{workers}@{{hex}}@{dtype}{f'@{tag}' if tag else ''}"]
+    end = f"{dtype}{f'@{tag}' if tag else ''}"
+    # Its hash is Python's if it is not told otherwise: a signed number, of which every other is negative.
+    return [f"{{model}}@{worker}@{sign}{{hex}}@{end}" for sign in ("", "-")]
 
 
 _SCHEMES: dict[str, Callable[[Envelope, str], list[str]]] = {
@@ -65,6 +83,7 @@ _SCHEMES: dict[str, Callable[[Envelope, str], list[str]]] = {
     "sglang-hicache-mla": _sglang_mla,
     "vllm-mooncake": _vllm,
     "lmcache": _lmcache,
+    "lmcache-mla": _lmcache_mla,
 }
 
 

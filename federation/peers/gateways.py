@@ -23,6 +23,7 @@ from federation.peers.wire import (
     HELLO_METHOD,
     NAMESPACES_METHOD,
     PULL_METHOD,
+    DeniedError,
     OversizeError,
     RefusedError,
     SilentError,
@@ -255,6 +256,7 @@ class Gateway:
         what = f"it refused: {details}" if details else f"it answered {code.name}"
         if code is grpc.StatusCode.PERMISSION_DENIED:
             self.reason = what
+            return DeniedError(what, where=self.peer)
         return RefusedError(what, where=self.peer)
 
     def _not_there(self, details: str) -> UnreachableError:

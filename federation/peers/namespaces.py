@@ -98,8 +98,6 @@ def _read(message: peer_pb2.ToldNamespace, peer: str) -> Told:
         raise PeerError(
             f'the envelope of "{name}" cannot be read: it may be of another release', where=peer
         ) from error
-    if not all(str(value).isprintable() for value in envelope.fields().values()):
-        raise PeerError(f'a field of the envelope of "{name}" is not printable', where=peer)
     if envelope.fingerprint() != message.fingerprint:
         raise PeerError(f'the envelope of "{name}" is not that of its fingerprint', where=peer)
     return Told(name, envelope, message.exported, message.imported, message.unattested)

@@ -25,6 +25,7 @@ from federation.limits.names import Failure, GuardName
 from federation.peering import Sharing
 from federation.peers.gossip_config import POSITIONS_MAX
 from federation.peers.link import PeerLink
+from federation.peers.wire import DeniedError
 from federation.timeouts import timeout
 from moonmesh.v1 import peer_pb2
 
@@ -37,6 +38,11 @@ WHOLE_SECONDS = 30.0
 """Between two times that a view which was cut is asked for as a whole because there is more room for it."""
 WORTHWHILE_PART = 8
 """It is, where there is room for a part of so many of its blocks more."""
+DENIED_SECONDS = 60.0
+"""Wait after the peer has said that it does not share the namespace. Once it does, its hello says so, and it
+is asked at once."""
+NOT_SHARED = "does not share this namespace with this group"
+"""What is said of such a peer."""
 ANSWER_SECONDS = 5.0
 """How long an owner may take for an answer beyond the time it was told to wait for news."""
 
@@ -197,6 +203,7 @@ class Subscriptions:
                 changes = await self._ask(link, name, followed)
                 if changes is None:
                     continue
+                followed.view.trouble = ""
                 self._adapt(name, followed)
                 if changes:
                     retry = RETRY_SECONDS[0]
@@ -206,17 +213,27 @@ class Subscriptions:
                     retry = min(2 * retry, RETRY_SECONDS[1])
                 continue
             except CatalogError as error:
-                counters.add("moonmesh_catalog_errors_total")
+                pause = self._note(followed, error, retry)
                 link.failed(error)
                 followed.view.position = None  # whatever was half believed: start over
-            except PeerError:
-                counters.add("moonmesh_catalog_errors_total")
+            except PeerError as error:
+                pause = self._note(followed, error, retry)
             # A hello that shows something newer means that the peer answers again: no need to wait.
             try:
-                async with timeout(retry * random.uniform(0.8, 1.2)):
+                async with timeout(pause * random.uniform(0.8, 1.2)):
                     await followed.news.wait()
             except asyncio.TimeoutError:
                 retry = min(2 * retry, RETRY_SECONDS[1])
+
+    @staticmethod
+    def _note(followed: _Subscription, error: PeerError, retry: float) -> float:
+        """A question has failed: what is said of that, and how long to wait for the next one."""
+        counters.add("moonmesh_catalog_errors_total")
+        if isinstance(error, DeniedError):
+            followed.view.trouble = f"{NOT_SHARED} ({error.what}); `moonmesh namespaces` shows why"
+            return DENIED_SECONDS
+        followed.view.trouble = error.what
+        return retry
 
     def _adapt(self, name: Name, followed: _Subscription) -> None:
         """The view is another one than before: so may be the room that it needs."""

@@ -34,6 +34,12 @@ class RefusedError(PeerError):
     code = "MM307"
 
 
+class DeniedError(RefusedError):
+    """The peer will not do it for this group, as it is configured: asking again soon is of no use."""
+
+    code = "MM322"
+
+
 class OversizeError(PeerError):
     """The peer sent a message above the limit; it was not read."""
 

@@ -144,6 +144,8 @@ class Locator:
         found = engine_pb2.Located(group=peer.name, usable=usable)
         if not usable:
             found.reason = peer.reason or "not heard, or left alone for now"
+        trouble = "" if view is None else view.trouble
+        found.reason = found.reason or trouble
         if view is None or blocks is None:
             found.reason = found.reason or NO_VIEW
             return found

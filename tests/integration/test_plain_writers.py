@@ -49,7 +49,7 @@ KEYS = {
     "sglang": [f"org-s-7b_{n:064x}_{n % 2}_{kv}" for n in range(6) for kv in "kv"],
     "mla": [f"prod_m-7b_{n:064x}__k" for n in range(5)],
     "vllm": [f"v-7b@tp_rank:0@pcp0@dcp0@pp_rank:0@group:{n % 2}@{n:040x}ab" for n in range(1, 8)],
-    "lmcache": [f"l-7b@1@0@{n:x}@bfloat16" for n in range(100, 106)],
+    "lmcache": [f"l-7b@1@0@{n:x}@bfloat16" for n in range(-3, 3)],
     "closed": [f"closed/{n:x}" for n in range(4)],
     "different": [f"d/{n:x}" for n in range(4)],
 }
@@ -208,6 +208,20 @@ def test_envelopes_that_differ_in_one_field_share_nothing_and_it_is_named(
         shown = moonmesh("namespaces", "-c", pair.groups[group].path)
         assert shown.returncode == 0
         assert "kv_dtype" in shown.stdout
+    # Who asks for what is not shared is told so, and the gateway asks once a minute.
+    found = moonmesh(
+        "locate", "--json", "--namespace", "different", "-c", pair.groups["west"].path, *keys
+    )
+    (east,) = [each for each in json.loads(found.stdout)["groups"] if each["group"] == "east"]
+    assert east["blocks"] is None
+    assert "does not share this namespace with this group (it refused: " in east["reason"]
+    (peer,) = pair.status("west")["peers"]
+    (view,) = [each for each in peer["views"] if each["namespace"] == "different"]
+    assert view["trouble"] == east["reason"]
+    refused = [
+        r for r in pair.status("east")["refused"] if "may not import (catalog)" in r["reason"]
+    ]
+    assert [r["count"] for r in refused] == [1]
     row = rows(pair, "east")["sglang"]
     assert (row["out"], row["in"], row["why"]) == (True, True, "")
 

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import threading
+import time
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import unquote, urlsplit
@@ -26,6 +27,8 @@ class Server:
         self.answer: Callable[[str], Answer] = lambda _: (200, b"{}")
         self.asked: list[str] = []
         self.hang = False
+        self.drip: tuple[int, float] | None = None
+        """Bytes of the answer at a time, and seconds between."""
         self.release = threading.Event()
         outer = self
 
@@ -38,8 +41,11 @@ class Server:
                 self.send_response(status)
                 self.send_header("content-length", str(len(body)))
                 self.end_headers()
+                size, pause = outer.drip or (len(body) or 1, 0.0)
                 with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-                    self.wfile.write(body)  # a client that gave up has gone
+                    for at in range(0, len(body), size):
+                        self.wfile.write(body[at : at + size])  # a client that gave up has gone
+                        outer.release.wait(pause)
 
             def log_message(self, *_: object) -> None:
                 pass
@@ -205,11 +211,36 @@ async def test_an_answer_without_end(server: Server, monkeypatch: pytest.MonkeyP
 
 async def test_silence_ends_at_the_timeout(server: Server) -> None:
     server.hang = True
-    async with AdminClient(server.url, timeout=0.2, listing_timeout=0.2) as client:
+    async with AdminClient(server.url, timeout=0.2, listing_silence=0.2) as client:
         with pytest.raises(AdminError, match=r"did not answer within 0\.2 s"):
             await client.health()
-        with pytest.raises(AdminError, match=r"did not answer within 0\.2 s"):
+        with pytest.raises(
+            AdminError, match=r"sent nothing of it for 0\.2 s; 0 bytes had come"
+        ) as caught:
             await client.list_keys(lambda _: None)
+    assert "overloaded" in (caught.value.hint or "")
+
+
+async def test_a_listing_may_take_long_as_long_as_it_comes(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = b"key\n" * 100
+    server.answer = lambda _: (200, body)
+    async with AdminClient(server.url, timeout=0.2, listing_silence=0.5) as client:
+        server.drip = (50, 0.1)
+        began = time.monotonic()
+        assert await client.list_keys(lambda _: None) == len(body)
+        assert time.monotonic() - began > 0.5, "longer than one silence"
+        server.drip = (200, 30.0)
+        with pytest.raises(AdminError, match=r"for 0\.5 s; 200 bytes had come"):
+            await client.list_keys(lambda _: None)
+        # In all, as long as the most bytes that it may have take at the least rate, and a silence.
+        monkeypatch.setattr(admin, "LISTING_BYTES_PER_S_MIN", 1000)
+        server.drip = (1, 0.1)
+        began = time.monotonic()
+        with pytest.raises(AdminError, match=r"not all there after 0\.9 s; \d+ bytes had come"):
+            await client.list_keys(lambda _: None, max_bytes=400)
+        assert 0.9 <= time.monotonic() - began < 5
 
 
 async def test_nobody_there() -> None:

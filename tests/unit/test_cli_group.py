@@ -166,6 +166,13 @@ def test_status_for_people() -> None:
     assert "counters" not in text
 
 
+def test_a_catalog_that_cannot_be_had_is_told_with_the_reason() -> None:
+    views = [{"namespace": "demo", "blocks": 0, "trouble": "it [refused]"}, {"trouble": ""}, "odd"]
+    text = shown(REPORT, {"peers": [{"name": "west", "views": views}]}, 200)
+    assert "  ! the catalog of west for demo: it [refused]\n" in text
+    assert text.count("the catalog of") == 1
+
+
 def guards_shown(outgoing: Any = None, incoming: Any = None) -> list[str]:
     peer = {"name": "west", "guards": {"outgoing": outgoing, "incoming": incoming}}
     lines = [" ".join(line.split()) for line in shown(REPORT, {"peers": [peer]}, 200).splitlines()]

@@ -4,11 +4,20 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 from pydantic import ValidationError
 
+from federation.catalog.answers import Answers
+from federation.catalog.log import HoldingsLog
 from federation.config import GroupFile, Limits, load_group
-from federation.limits_config import SERVING_BYTES_PER_BLOCK, SERVING_OWN_BYTES
+from federation.limits_config import (
+    CONTROL_BYTES_LEAST,
+    PAGE_ENTRIES_MAX,
+    SERVING_BYTES_PER_BLOCK,
+    SERVING_OWN_BYTES,
+)
+from federation.peers.gossip_config import HELLO_BYTES_MAX
 from local_group.config import load_place, parse_size, read_toml
 from local_group.errors import ConfigError
 from local_group.toml import find_line
@@ -113,6 +122,20 @@ PROBLEMS = [
     ("count = 2", "zzz = 2", 9, "stores.zzz", "known here: count, dram"),
     ("kv_dtype", "kv_dtpye", 19, "namespaces.demo.kv_dtpye", 'did you mean "kv_dtype"?'),
     ('model = "demo-7b"', 'model = ""', 16, "namespaces.demo.model", "must not be empty"),
+    (
+        'model = "demo-7b"',
+        'model = "demo\\u001b7b"',
+        16,
+        "namespaces.demo.model",
+        "has a character that cannot be printed ('\\x1b'): leave it out",
+    ),
+    (
+        'model = "demo-7b"',
+        'salt = "a\\u200bb"\nmodel = "demo-7b"',
+        16,
+        "namespaces.demo.salt",
+        "has a character that cannot be printed ('\\u200b')",
+    ),
     ("block_tokens = 512", "block_tokens = 0", 20, "namespaces.demo.block_tokens", "at least 1"),
     ('staging_bytes = "256 MiB"', "staging = 3", 24, "limits.staging", "is not a known key"),
     ('"256 MiB"\n', '"64 MiB"\n', 24, "limits.staging_bytes", "fewer than two blocks"),
@@ -125,10 +148,10 @@ PROBLEMS = [
     ),
     (
         'staging_bytes = "256 MiB"',
-        "catalog_page_entries = 300000",
+        "catalog_page_entries = 100001",
         24,
         "limits.catalog_page_entries",
-        "do not fit control_message_bytes_max (1048576): at most 208896",
+        "must be at most 100000",
     ),
     (
         'staging_bytes = "256 MiB"',
@@ -136,6 +159,56 @@ PROBLEMS = [
         23,
         "limits",
         "shorter than master.lease_ttl_ms 10000",
+    ),
+    # One of two bounds given, and what it leaves of the other is not the other's default.
+    (
+        'staging_bytes = "256 MiB"',
+        'control_message_bytes_max = "511 KiB"',
+        24,
+        "limits.control_message_bytes_max",
+        "must be at least 524288",
+    ),
+    (
+        'staging_bytes = "256 MiB"',
+        "holdings_blocks = 100000000",
+        23,
+        "limits.serving_memory",
+        "and holdings_blocks (100000000): at least ",
+    ),
+    (
+        'staging_bytes = "256 MiB"',
+        'bounce_bytes = "8 GiB"',
+        23,
+        "limits.serving_memory",
+        "for bounce_bytes (8589934592)",
+    ),
+    (
+        'staging_bytes = "256 MiB"',
+        'serving_memory = "256 MiB"',
+        24,
+        "limits.serving_memory",
+        "for bounce_bytes (134217728) and holdings_blocks (4000000)",
+    ),
+    (
+        'staging_bytes = "256 MiB"',
+        'block_bytes_max = "200 MiB"\nstaging_bytes = "512 MiB"',
+        23,
+        "limits.bounce_bytes",
+        "134217728 bytes cannot hold one block of block_bytes_max (209715200)",
+    ),
+    (
+        'staging_bytes = "256 MiB"',
+        'block_bytes_max = "129 MiB"\nbounce_bytes = "129 MiB"',
+        23,
+        "limits.staging_bytes",
+        "268435456 bytes hold fewer than two blocks of block_bytes_max (135266304)",
+    ),
+    (
+        "lease_ttl_ms = 10000\n",
+        "lease_ttl_ms = 10001\n",
+        23,
+        "limits",
+        "staging_hold_ms 10000 is shorter than master.lease_ttl_ms 10001: raise it",
     ),
     ('staging_bytes = "256 MiB"', "hop_limit = 2", 24, "limits.hop_limit", "must be at most 1"),
     ("[stores]\ncount = 2\n", "stores = 2\n[x]\n", 8, "master.stores", "is not a known key"),
@@ -308,6 +381,26 @@ def test_a_group_without_a_place(tmp_path: Path, text: str) -> None:
     file.write_text(text)
     with pytest.raises(ConfigError, match="data_dir"):
         load_place(file)
+
+
+def test_a_lease_is_compared_with_limits_that_are_not_in_the_file(tmp_path: Path) -> None:
+    text = GOOD[: GOOD.index("[limits]")].replace("lease_ttl_ms = 10000", "lease_ttl_ms = 10001")
+    with pytest.raises(ConfigError, match="staging_hold_ms 10000 is shorter"):
+        load_group(write(tmp_path, text))
+
+
+def test_what_one_group_may_be_set_to_send_every_other_takes() -> None:
+    assert HELLO_BYTES_MAX <= CONTROL_BYTES_LEAST
+    owner = Limits(catalog_page_entries=PAGE_ENTRIES_MAX)
+    log = HoldingsLog(bytes(16), 1 << 18)
+    hashes = np.random.default_rng(1).integers(0, 1 << 64, 4 * PAGE_ENTRIES_MAX, dtype=np.uint64)
+    log.extend(hashes[PAGE_ENTRIES_MAX:])
+    at = log.position
+    log.extend(hashes[:PAGE_ENTRIES_MAX])
+    for after in (None, at):  # a snapshot, and changes, which take the most
+        sizes = [len(page) for page in Answers(log, owner.catalog_page_entries).since(after)]
+        assert max(sizes) <= CONTROL_BYTES_LEAST
+        assert max(sizes) > PAGE_ENTRIES_MAX
 
 
 def test_a_serving_process_must_be_allowed_what_it_holds() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 from typing import Any
 
@@ -90,8 +91,11 @@ def matches(space: Namespace, key: str) -> bool:
         (
             "lmcache",
             {"tp": 2},
-            ["org/demo-7b@2@1@ab12@bfloat16"],
+            ["org/demo-7b@2@1@ab12@bfloat16", "org/demo-7b@2@0@-74aeb3caa8187bc7@bfloat16"],
             [
+                "org/demo-7b@2@0@--ab12@bfloat16",
+                "org/demo-7b@2@0@-@bfloat16",
+                "org/demo-7b@-2@0@ab12@bfloat16",
                 "org/demo-7b@2@2@ab12@bfloat16",
                 "org/demo-7b@1@0@ab12@bfloat16",
                 "org/demo-7b@2@0@ab12@half",
@@ -101,8 +105,14 @@ def matches(space: Namespace, key: str) -> bool:
         (
             "lmcache:team%a",
             {"kv_dtype": "fp8_e4m3"},
-            ["org/demo-7b@1@0@ab12@fp8_e4m3@team%a"],
-            ["org/demo-7b@1@0@ab12@fp8_e4m3"],
+            ["org/demo-7b@1@0@ab12@fp8_e4m3fn@team%a", "org/demo-7b@1@0@-1@uint8@team%a"],
+            ["org/demo-7b@1@0@ab12@fp8_e4m3fn", "org/demo-7b@1@0@ab12@fp8_e5m2@team%a"],
+        ),
+        (
+            "lmcache-mla",
+            {"tp": 8, "kv_dtype": "fp8_e5m2"},
+            ["org/demo-7b@1@0@ab12@uint8", "org/demo-7b@1@0@-ab12@fp8_e5m2"],
+            ["org/demo-7b@8@0@ab12@uint8", "org/demo-7b@1@1@ab12@uint8"],
         ),
         (
             "kv.{model}.{revision}/{text}@{hex:4}.{a|bb}",
@@ -123,6 +133,21 @@ def test_keys_of_a_scheme(
     assert [key for key in right if not matches(space, key)] == []
     assert [key for key in wrong if matches(space, key)] == []
     assert not any(matches(space, key + "\n") or matches(space, f"x{key}") for key in right)
+
+
+def test_lmcache_keys_by_pythons_hash_and_by_sha256() -> None:
+    space = namespace("lmcache", tp=2)
+    number, digest = 0, b""
+    signs = set()
+    for chunk in range(64):
+        tokens = tuple(range(256 * chunk, 256 * chunk + 256))
+        number = hash((number, tokens))
+        digest = hashlib.sha256(digest + repr(tokens).encode()).digest()
+        signs.add(number < 0)
+        for rank in range(2):
+            assert matches(space, f"org/demo-7b@2@{rank}@{number:x}@bfloat16")
+            assert matches(space, f"org/demo-7b@2@{rank}@{digest.hex()}@bfloat16")
+    assert signs == {True, False}
 
 
 @pytest.mark.parametrize(
@@ -198,6 +223,12 @@ def test_two_namespaces_that_could_be_of_one_key_are_found_with_such_a_key() -> 
     assert overlaps({"one": bf16, "two": namespace("sglang-hicache:t", kv_dtype="fp8")}) == ""
     dtypes = {name: namespace("lmcache", kv_dtype=name) for name in ("bf16", "fp16", "fp8_e4m3")}
     assert overlaps(dtypes) == ""
+    # A dtype that vLLM's bytes do not show is in no key, and neither are the ranks of MLA.
+    fp8 = {name: namespace("lmcache", kv_dtype=name) for name in ("fp8_e4m3", "fp8_e5m2")}
+    assert "@uint8' would be of both" in overlaps(fp8)
+    mla = {"two": namespace("lmcache-mla", tp=2), "four": namespace("lmcache-mla", tp=4)}
+    assert "@1@0@" in overlaps(mla)
+    assert overlaps({"mla": mla["two"], "mha": namespace("lmcache", tp=4)}) == ""
     assert overlaps({"mha": bf16, "mla": namespace("sglang-hicache-mla", revision="r2")}) == ""
     # One namespace may say the same twice over.
     assert overlaps({"one": namespace("x{hex}", "x{int}")}) == ""
@@ -221,6 +252,18 @@ def test_what_is_stored_under_a_key_is_known_from_it() -> None:
     # From before the namespace had the pattern: nobody looks for it there.
     assert naming.classify(stored_key(one, "x/ab")) is None
     assert Naming([other]).classify("x/ab") is None
+
+
+def test_a_key_that_no_peer_may_ask_for_is_of_no_namespace() -> None:
+    plain, other = namespace("x/{text}"), namespace(revision="r2")
+    naming = Naming([plain, other], 64)
+    for just in ("x/" + "a" * 62, "x/" + "é" * 31, "x/" + "\udcff" * 62):
+        assert naming.classify(just) == (plain.fingerprint(), just)
+        own = stored_key(other.fingerprint(), just)
+        assert naming.classify(own) == (other.fingerprint(), just), "the fingerprint does not count"
+        assert naming.classify(just + "b") is None
+        assert naming.classify(own + "b") is None
+    assert Naming([plain]).classify("x/" + "a" * 100) is not None
 
 
 def test_as_many_patterns_as_there_may_be_are_held_against_each_other_in_good_time() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -159,7 +160,13 @@ async def test_without_an_answer_nothing_changes(tmp_path: Path, master: Master)
     await run.list()
     master.error = AdminError("the master does not answer")
     assert await run.list() == {"plain": OWN}
-    assert run.problems == ["no key listing: the master does not answer"]
+    began = time.monotonic()
+    assert run.listings.trouble(began + 7) == "no key listing for 7 s: the master does not answer"
+    assert run.problems == [], "it is no thing of the past yet"
+    master.error = None
+    await run.list()
+    assert run.listings.trouble(began) == ""
+    assert run.problems == ["key listings failed for 0 s: the master does not answer"]
 
 
 async def test_what_another_groups_master_lists_says_nothing(
@@ -268,8 +275,11 @@ async def test_listings_are_paced_by_what_they_take(tmp_path: Path, master: Mast
     assert run.listings.pauses() == usual
     run.listings.seconds = 10.0
     assert run.listings.pauses() == (10.0 * (LOST_DUTY - 1), 10.0 * (DUTY - 1))
+    # One that failed has taken the master as long as one that did not.
     master.error = AdminError("too long")
-    run.listings.seconds = 0.0
+    master.meanwhile = lambda: time.sleep(0.6)
     await run.listings.correct()
-    assert run.listings.pauses() == usual, "one that failed says nothing of the next"
+    soonest, interval = run.listings.pauses()
+    assert soonest >= 0.6 * (LOST_DUTY - 1)
+    assert interval >= 0.6 * (DUTY - 1)
     await run.ledger.close()

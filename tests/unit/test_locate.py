@@ -12,10 +12,12 @@ import pytest
 from typer.testing import CliRunner
 
 from federation.catalog.view import CatalogView
+from federation.cli.locate import _ask
 from federation.cli.main import app
 from federation.config import Limits
 from federation.errors import UsageError
 from federation.identity import key_hash
+from federation.peers.subscriptions import NOT_SHARED
 from federation.request_limits import RequestLimits
 from federation.router import KEYS_MAX, Located, Router, RouterError
 from federation.transfer.locating import NO_VIEW, NOT_TRACKED, Locator, RouterService
@@ -141,6 +143,29 @@ def test_a_group_of_which_nothing_is_known_says_why() -> None:
     assert found["east"].reason == NOT_TRACKED
     assert found["west"].reason == found["north"].reason == NO_VIEW
     assert (found["south"].usable, found["south"].reason) == (False, "connection refused")
+
+
+def test_why_a_catalog_cannot_be_had_is_said_with_what_is_known_of_it() -> None:
+    bench = Bench()
+    never, before = CatalogView(blocks_max=10), bench.peer("north", 3)
+    bench.peers.append((FakePeer("west"), never))
+    never.trouble, before.trouble = f"{NOT_SHARED} (why)", "no connection"
+    found = bench.locate()
+    assert (found["west"].blocks, found["west"].reason) == (None, f"{NOT_SHARED} (why)")
+    assert (found["north"].blocks, found["north"].reason) == (3, "no connection")
+
+
+def test_for_a_catalog_that_is_not_shared_nobody_waits() -> None:
+    asked = []
+
+    class Told:
+        def locate(self, chain: list[str]) -> list[Located]:
+            asked.append(chain)
+            west = engine_pb2.Located(group="west", usable=True, reason=f"{NOT_SHARED} (why)")
+            return [Located.told(west)]
+
+    assert _ask(Told(), ["a"], 60.0)[0].blocks is None  # type: ignore[arg-type]
+    assert len(asked) == 1
 
 
 def test_what_computing_a_run_takes_goes_by_the_namespace() -> None:
@@ -330,7 +355,8 @@ def test_what_cannot_be_asked_for_is_a_usage_error(
         (["a", "--namespace", "other"], "no namespace 'other' here"),
         (["--keys-file", str(tmp_path / "none")], "cannot be read"),
         (["--keys-file", str(keys)], "65537 keys; a chain has 1 to 65536"),
-        ([""], "none of them empty"),
+        (["k" * 1025], "a key over 1024 bytes (number 1 of the chain)"),
+        ([""], "an empty key (number 1 of the chain)"),
     ):
         code, text = run("-c", config, *arguments)
         assert (code, what in text) == (2, True), (arguments, text)

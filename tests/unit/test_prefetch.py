@@ -48,6 +48,8 @@ def run(folder: Path, *arguments: str, text: str | None = None) -> Any:
         (["--namespace", "demo", "--keys-file", "-"], "\n\n", "0 keys; a chain has 1 to 65536"),
         (["--namespace", "demo", "--keys-file", "-"], "k\n" * (KEYS_MAX + 1), "65537 keys"),
         (["--namespace", "demo", "--keys-file", "nowhere"], None, "cannot be read"),
+        (["--namespace", "demo", "k", ""], None, r"an empty key \(number 2 of the chain\)"),
+        (["--namespace", "demo", "é" * 513], None, r"a key over 1024 bytes \(number 1 of the"),
     ],
 )
 def test_what_cannot_be_prefetched_is_told(
@@ -57,6 +59,25 @@ def test_what_cannot_be_prefetched_is_told(
     assert isinstance(failed.exception, UsageError)
     with pytest.raises(UsageError, match=why):
         raise failed.exception
+
+
+def test_what_cannot_be_asked_for_is_not_taken_for_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def all_here(group: object, space: object, chain: list[str], seconds: float) -> tuple[int, int]:
+        asked.append(chain)
+        return 1, len(chain)
+
+    monkeypatch.setattr("federation.cli.prefetch._run", all_here)
+    done = run(tmp_path, "--namespace", "demo", "a", "b,c", "d" * 1024)
+    assert done.output == (
+        "2 of 3 blocks are here; 1 were brought; 1 cannot be asked for: a comma in the key\n"
+    )
+    assert done.exit_code == 1
+    assert asked == [["a", "d" * 1024]]
+    assert run(tmp_path, "--namespace", "demo", "a", "b").exit_code == 0
 
 
 async def attached(namespace: Envelope, patterns: list[str]) -> engine_pb2.AttachReply:

@@ -48,7 +48,8 @@ class Owner:
         self.pages = 0
         self.open = self.open_most = 0
         self.changed = asyncio.Event()
-        self.fails = False
+        self.error: PeerError | None = None
+        """What each question ends with."""
         self.breaks_at = -1
         """Page of an answer after which the connection is lost."""
         self.failures: list[PeerError] = []
@@ -84,8 +85,8 @@ class Owner:
         self.open += 1
         self.open_most = max(self.open_most, self.open)
         try:
-            if self.fails:
-                raise PeerError("nobody there")
+            if self.error is not None:
+                raise self.error
             while request.after == position_to_wire(self.log.position):
                 self.changed.clear()
                 await self.changed.wait()
