@@ -124,8 +124,7 @@ class Intake:
                                 self.pull_ms.add(1000 * (loop.time() - began))
                                 self._settle(job.fingerprint, wanted, block)
                             now = loop.time()
-                            if job.arrived:
-                                timed.came(len(message), now)
+                            timed.came(len(message), now)
                             told = job.arrived or job.missing or now - began >= owed
                             if told and job.abandoned(now):
                                 raise NobodyWaits(job.arrived, job.missing)
@@ -146,7 +145,8 @@ class Intake:
         finally:
             if job.lost and job.silent:  # it would have been later still
                 self.hedges.came(source.name, loop.time() - began)
-            timed.done()
+            if job.arrived:
+                timed.done()
             self._staging.release(decoder.unfinished_bytes, source.name)
 
     def _lacks(self, job: Job, wanted: Wanted) -> None:

@@ -115,7 +115,7 @@ class Timed:
             self._first = (size, self._last)
 
     def done(self) -> None:
-        """However it ended: what came is noted."""
+        """However it ended: what came is noted. Not for an answer without a block, which tells of no bytes."""
         if self._first is None:
             return
         last = (self._size, self._last)

@@ -159,10 +159,11 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def record_of_killed(run: str, *folders: Path) -> str:
-    gone = subprocess.Popen([sys.executable, "-c", "pass"])
+    gone = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     runner = ProcessId.of(gone.pid)
     assert runner is not None
-    gone.wait()
+    gone.kill()
+    gone.communicate()
     return RunFile(run=run, runner=runner, folders=tuple(map(str, folders))).model_dump_json()
 
 

@@ -380,3 +380,20 @@ async def test_a_key_that_is_asked_for_twice_is_pulled_once() -> None:
     assert await bench.collect(bench.ask(keys)) == [data_of(key) for key in keys]
     assert east.requests == [KEYS[:2]]
     assert bench.puller.under_way == 0
+
+
+async def test_a_speed_is_of_all_bytes_also_of_a_block_that_ends_in_the_next_message() -> None:
+    async def whole_messages(request: peer_pb2.PullRequest) -> AsyncGenerator[bytes, None]:
+        encoder = Encoder(SIZE)  # so the end of each block goes with the next header
+        for index, key in enumerate(request.keys):
+            data = data_of(key)
+            for message in encoder.block(index, block_digest(FP, key, data), memoryview(data)):
+                yield message
+        yield encoder.end()
+
+    bench = Bench(FakeSource("east", KEYS, whole_messages))
+    for key in KEYS:
+        assert await bench.collect(bench.ask([key])) == [data_of(key)]
+    found = bench.puller.speeds.estimate("east", time.monotonic())
+    assert found is not None
+    assert found.size >= SIZE, "bytes when it was looked, in the middle"
