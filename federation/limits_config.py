@@ -114,7 +114,7 @@ class Limits(BaseModel):
     """Changes in a holdings log. A peer that is further behind takes a new snapshot."""
     listing_interval_ms: Annotated[int, _count(100, 3_600_000)] = 30_000
     """ms between key listings of the master, which take evicted blocks out of the holdings and find what
-    nobody reported. At least 59 times what the last one took."""
+    nobody reported. At least 59 times what the last one took (ten minutes at most, if it failed)."""
     listing_soonest_ms: Annotated[int, _count(100, 3_600_000)] = 1_000
     """ms between two listings at least: one is made before its time when serves find most blocks gone, as
     after a restart of the master, so that peers are told at once."""

@@ -37,6 +37,9 @@ DUTY = 60
 others while it makes one."""
 LOST_DUTY = 5
 """The same while serves show that much is lost, and peers should be told."""
+FAILED_PAUSE_S = 600.0
+"""After one that failed it is no longer than that until the next: a master that hung for half a minute is not
+to go unlisted for half an hour."""
 
 
 class Listings:
@@ -87,6 +90,7 @@ class Listings:
                     listed = await self._list()
             except AdminError as error:
                 self._on_problem(f"no key listing at start, all of the journal is taken: {error}")
+                self._failed(error, began)
             if listed is None:
                 # Whose a block is must not be forgotten. That some may be gone costs a round trip each.
                 known = await self._ledger.load(lambda fingerprint, name: True)
@@ -105,10 +109,7 @@ class Listings:
             try:
                 await self._compare(await self._list(), began)
             except AdminError as error:
-                if not self._trouble:
-                    self._failed_at = began
-                    log.warning("no key listing: %s", error)
-                self._trouble = str(error)
+                self._failed(error, began)
             else:
                 if self._trouble:
                     past = f"key listings failed for {time.monotonic() - self._failed_at:.0f} s"
@@ -157,9 +158,18 @@ class Listings:
 
     def pauses(self) -> tuple[float, float]:
         """Seconds until the next listing: at least, and at most."""
-        interval = max(self._limits.listing_interval_ms / 1000, self.seconds * (DUTY - 1))
+        rest = self.seconds * (DUTY - 1)
+        if self._trouble:
+            rest = min(rest, FAILED_PAUSE_S)
+        interval = max(self._limits.listing_interval_ms / 1000, rest)
         soonest = max(self._limits.listing_soonest_ms / 1000, self.seconds * (LOST_DUTY - 1))
         return min(interval, soonest), interval
+
+    def _failed(self, error: AdminError, began: float) -> None:
+        if not self._trouble:
+            self._failed_at = began
+            log.warning("no key listing: %s", error)
+        self._trouble = str(error)
 
     async def _list(self) -> _Listed:
         listed = _Listed(self._classify)

@@ -11,7 +11,7 @@ import pytest
 
 from federation.config import Limits
 from federation.identity import Fingerprint, read_stored_key, stored_key
-from federation.listings import DUTY, LOST_DUTY, Listings
+from federation.listings import DUTY, FAILED_PAUSE_S, LOST_DUTY, Listings
 from local_group.holdings import CHANGED, HOPS_MAX, OWN, UNKNOWN, Change, Holdings
 from local_group.journal import FILE_NAME, Entry, Journal
 from local_group.ledger import Ledger, own
@@ -282,4 +282,6 @@ async def test_listings_are_paced_by_what_they_take(tmp_path: Path, master: Mast
     soonest, interval = run.listings.pauses()
     assert soonest >= 0.6 * (LOST_DUTY - 1)
     assert interval >= 0.6 * (DUTY - 1)
+    run.listings.seconds = 30.0  # of a master that hung
+    assert run.listings.pauses() == (30.0 * (LOST_DUTY - 1), FAILED_PAUSE_S)
     await run.ledger.close()
