@@ -296,11 +296,12 @@ class _Drawing:
         def begin(world: World) -> None:
             calm = world.network.conditions
             world.network.link(sender, to).conditions = Conditions(
-                calm.delay, calm.jitter, bytes_per_second=rate
+                calm.delay, calm.jitter, bytes_per_second=rate, clogged_until=until
             )
 
         def end(world: World) -> None:
-            world.network.link(sender, to).conditions = None
+            link = world.network.link(sender, to)
+            link.conditions, link.busy_until = None, 0.0
 
         return Fault(at, until, f"{sender} to {to} passes {rate:.0f} bytes a second", begin, end)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from math import inf
 from random import Random
 from typing import Final
 
@@ -27,6 +28,8 @@ class Conditions:
     """Share of messages that come up to `LATE_SECONDS` late."""
     bytes_per_second: float = 0.0
     """A clogged link passes so much on, and the rest waits in front of it; 0: no limit."""
+    clogged_until: float = inf
+    """When it is clogged no more: all that waits then passes at once."""
 
 
 @dataclass(slots=True)
@@ -113,7 +116,7 @@ class Network:
         if conditions.jitter:
             at += conditions.jitter * random()
         if conditions.bytes_per_second:
-            waits = self._clogged(sender, to, size, now, conditions.bytes_per_second)
+            waits = self._clogged(sender, to, size, now, conditions)
             if waits is None:
                 traffic.lost += 1
                 return ()
@@ -124,13 +127,15 @@ class Network:
             return at, at + LATE_SECONDS * random()
         return (at,)
 
-    def _clogged(self, sender: str, to: str, size: int, now: float, rate: float) -> float | None:
+    def _clogged(
+        self, sender: str, to: str, size: int, now: float, clog: Conditions
+    ) -> float | None:
         """Seconds until the message has passed; None if it does not fit into the queue."""
-        link = self.link(sender, to)
+        link, rate = self.link(sender, to), clog.bytes_per_second
         waits = max(0.0, link.busy_until - now)
         queued = int(waits * rate) + size
         if queued > QUEUE_BYTES:
             return None
         self.traffic.queued_bytes_max = max(self.traffic.queued_bytes_max, queued)
         link.busy_until = now + waits + size / rate
-        return link.busy_until - now
+        return min(link.busy_until, clog.clogged_until) - now

@@ -75,6 +75,16 @@ def test_a_cut_is_of_one_direction_and_lasts_until_the_last_of_its_faults_ends()
     assert cut.send("a", "b", 1, 0.0) == ()
 
 
+def test_what_waits_in_front_of_a_clogged_link_passes_when_it_is_clogged_no_more() -> None:
+    clogged = network()
+    clogged.link("a", "b").conditions = Conditions(
+        delay=0.5, bytes_per_second=1000, clogged_until=1.5
+    )
+    assert clogged.send("a", "b", 1000, 0.0) == (1.5,)
+    assert clogged.send("a", "b", 1000, 0.0) == (2.0,)
+    assert clogged.send("a", "b", 100_000, 0.0) == (2.0,)
+
+
 def test_a_clogged_link_passes_bytes_at_its_rate_and_loses_what_does_not_fit() -> None:
     clogged = network()
     clogged.link("a", "b").conditions = Conditions(delay=0.5, bytes_per_second=1000)
