@@ -18,7 +18,7 @@ from federation.limits_config import (
     SERVING_OWN_BYTES,
 )
 from federation.peers.gossip_config import HELLO_BYTES_MAX
-from local_group.config import load_place, parse_size, read_toml
+from local_group.config import load_place, read_toml
 from local_group.errors import ConfigError
 from local_group.toml import find_line
 from tests.support.group_toml import GOOD, message_of, write
@@ -308,31 +308,6 @@ def test_too_large(tmp_path: Path) -> None:
     path = write(tmp_path, "#" * ((1 << 20) + 1))
     with pytest.raises(ConfigError, match="larger than 1 MiB"):
         read_toml(path)
-
-
-@pytest.mark.parametrize(
-    ("value", "size"),
-    [
-        (1, 1),
-        ("1", 1),
-        ("7 B", 7),
-        ("2KiB", 2048),
-        ("1.5 MiB", 3 << 19),
-        ("1 gib", 1 << 30),
-        ("3 KB", 3000),
-        ("2 MB", 2_000_000),
-        ("1.5 GB", 1_500_000_000),
-        (f"{(1 << 60) + 1}", (1 << 60) + 1),
-    ],
-)
-def test_sizes(value: object, size: int) -> None:
-    assert parse_size(value) == size
-
-
-@pytest.mark.parametrize("value", ["", "x", "1 XB", "-1", "1 MiB 2", "1e3", 1.5, None, True, "MiB"])
-def test_not_sizes(value: object) -> None:
-    with pytest.raises(ValueError, match="is not a size"):
-        parse_size(value)
 
 
 def test_every_limit_says_its_unit_and_reason() -> None:
