@@ -44,11 +44,12 @@ class Copies:
     def __init__(self, percent: int, copies_max: int = COPIES_MAX) -> None:
         self._percent = percent
         self._copies_max = copies_max
-        self._copies: OrderedDict[Named, _Copy] = OrderedDict()  # the first to go first
-        self._coming: OrderedDict[Named, int] = (
-            OrderedDict()
-        )  # what comes before blocks that are no copies yet
-        self._wanted = 0  # the largest that there was no room for
+        self._copies: OrderedDict[Named, _Copy] = OrderedDict()
+        """The first to go first."""
+        self._coming: OrderedDict[Named, int] = OrderedDict()
+        """What comes before blocks that are no copies yet."""
+        self._wanted = 0
+        """The largest that there was no room for."""
         self.bytes = 0
         """Payload of all copies."""
         self.quota: int | None = None

@@ -230,10 +230,8 @@ class Schedule:
         return min(lanes[pull_class][namespace], key=lambda claim: claim.outstanding)
 
     def _has_room(self, pull_class: PullClass) -> bool:
-        for (
-            each,
-            most,
-        ) in self._open.items():  # what one may have open, those below it have of the same
+        # What one class may have open, those below it have of the same.
+        for each, most in self._open.items():
             running = sum(n for other, n in self._classes.items() if other >= each)
             if each <= pull_class and running >= most:
                 return False
