@@ -10,6 +10,7 @@ import pytest
 
 from chaos.invariants.bounds import BOUNDS, broken, held
 from federation.config import Limits
+from federation.environment import store_from_environment
 from federation.errors import UsageError
 from federation.identity import Envelope
 from tests.support.federation import BLOCK, NAMESPACE, Buffer, Federation, content, read, write
@@ -292,6 +293,24 @@ def test_without_a_gateway_it_is_plain_mooncake(pair: Federation) -> None:
     assert plain.stats()["gateway"] == "none"
     assert plain.close() == 0
     assert buffer.size == BLOCK
+
+
+def test_an_engine_that_is_told_of_mooncake_by_the_environment(
+    pair: Federation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = pair.groups["east"].config
+    monkeypatch.delenv("MOONCAKE_CONFIG_PATH", raising=False)
+    monkeypatch.setenv("MOONCAKE_MASTER", config.master_address)
+    monkeypatch.setenv("MOONCAKE_LOCAL_HOSTNAME", config.host)
+    monkeypatch.setenv("MOONCAKE_GLOBAL_SEGMENT_SIZE", "0")
+    monkeypatch.setenv("MOONCAKE_LOCAL_BUFFER_SIZE", "16mb")
+    store = store_from_environment(namespace=NAMESPACE, gateway=f"unix:{config.gateway_socket}")
+    try:
+        assert store.put("by-environment", b"value") == 0
+        assert pair.engine("east").get("by-environment") == b"value"
+        assert store.stats()["gateway"] == "federated"
+    finally:
+        store.close()
 
 
 def test_what_came_from_a_peer_can_be_purged(pair: Federation) -> None:
