@@ -14,11 +14,13 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from federation import telemetry
+from federation.ahead import Ahead
 from federation.batch import Batch, batches
 from federation.codes import OK, RPC_TIMEOUT, codes_of, read_code
 from federation.counters import counters
@@ -27,7 +29,7 @@ from federation.gateway_link import GatewayLink, trace_folder
 from federation.identity import Envelope, Fingerprint
 from federation.keys.namespace import Namespace
 from federation.keys.naming import Naming
-from federation.local_reads import local_exists
+from federation.local_reads import local_exists, local_get
 from federation.memory import pointer_to
 from federation.peer_reads import fill_from_peers, landed_from_peers, pull_one
 from federation.telemetry import (
@@ -40,7 +42,6 @@ from federation.telemetry import (
 from federation.timeouts import Deadline
 from federation.trust.credentials import load_engine_credentials
 from federation.writes import Writes
-from local_group.outcome import Status
 from local_group.store import StoreClient, StoreError
 from local_group.store_config import StoreSettings
 
@@ -71,6 +72,7 @@ class FederatedStore:
         self._federation_ms = FEDERATION_MS
         self._exists_wait_ms = EXISTS_WAIT_MS
         self._seen = threading.local()
+        self._ahead = Ahead(lambda keys, wait: self.batch_is_exist(keys, wait_ms=int(1000 * wait)))
 
     def setup(
         self,
@@ -208,15 +210,9 @@ class FederatedStore:
         until = Deadline(self._seconds(deadline_ms) or PATIENCE_SECONDS)
         (name,) = Batch([key], [1], [1]).names(self._stored)
         with span(SPAN_ENGINE_GET, {"moonmesh.keys": 1}, kind=SpanKind.CLIENT) as here:
-            (sized,) = store.sizes([name], until.left())
-            if sized.status is Status.HIT:
-                buffer = bytearray(sized.size)
-                pointer, owner = pointer_to(memoryview(buffer))
-                (outcome,) = store.get_into([name], [pointer], [sized.size], until.left())
-                del owner
-                if outcome.status is Status.HIT:
-                    self._seen.tiers = ["local"]
-                    return bytes(memoryview(buffer)[: outcome.size])
+            if (value := local_get(store, name, until)) is not None:
+                self._seen.tiers = ["local"]
+                return value
             link = self._usable_link()
             wait = min(until.left(), self._federation_ms / 1000)
             if link is not None and name and link.limits.takes(key) and wait > 0:
@@ -322,6 +318,15 @@ class FederatedStore:
                 results[place] = 1
         return results
 
+    def look_ahead(self, keys: Sequence[str], *, wait_ms: int) -> Future[list[int]]:
+        """`batch_is_exist` in the background: starts pulling what peers have of a chain.
+
+        Returns:
+            A handle, done when all has landed, or after `wait_ms`: `result(timeout)` waits, `done()` looks,
+            `add_done_callback` tells. Its result is what `batch_is_exist` answers.
+        """
+        return self._ahead.start(keys, wait_ms / 1000)
+
     # The rest
 
     def register_buffer(self, buffer_ptr: int, size: int) -> int:
@@ -349,6 +354,7 @@ class FederatedStore:
 
     def close(self) -> int:
         """Ends the connections; nothing can reach Mooncake through this object afterwards."""
+        self._ahead.close()
         link, self._link = self._link, None
         if link is not None:
             link.close()

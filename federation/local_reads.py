@@ -6,7 +6,9 @@ from collections.abc import Callable, Sequence
 
 from federation.batch import names_of
 from federation.codes import INVALID_PARAMS, RPC_TIMEOUT, codes_of, exist_code
+from federation.memory import pointer_to
 from federation.timeouts import Deadline
+from local_group.outcome import Status
 from local_group.store import StoreClient
 
 STEP_KEYS = 16_384
@@ -30,3 +32,15 @@ def local_exists(
         else:
             found += codes_of(store.exists(names, until.left()), exist_code)
     return found + [RPC_TIMEOUT] * (len(keys) - len(found))
+
+
+def local_get(store: StoreClient, name: str, until: Deadline) -> bytes | None:
+    """One block, whatever its size; None where it cannot be had."""
+    (sized,) = store.sizes([name], until.left())
+    if sized.status is not Status.HIT:
+        return None
+    buffer = bytearray(sized.size)
+    pointer, owner = pointer_to(memoryview(buffer))
+    (outcome,) = store.get_into([name], [pointer], [sized.size], until.left())
+    del owner
+    return bytes(memoryview(buffer)[: outcome.size]) if outcome.status is Status.HIT else None

@@ -95,6 +95,16 @@ def test_exists_starts_the_pull_and_says_only_what_has_landed(pair: Federation) 
     assert west.is_exist("nobody-has-this") == 0
 
 
+def test_who_looks_ahead_has_a_handle_that_is_done_when_all_has_landed(pair: Federation) -> None:
+    east, west = pair.engine("east"), pair.engine("west")
+    keys = [f"ahead-{i}" for i in range(12)]
+    held = pair.status("east")["holdings"]["blocks"]
+    write(east, keys)
+    pair.wait_for_view("west", "east", held + 12)
+    assert west.look_ahead(keys, wait_ms=5000).result(10) == [1] * 12
+    assert set(read(west, keys)) == {"peer"}
+
+
 def test_two_envelopes_never_meet_under_one_key(pair: Federation) -> None:
     other = Envelope(**{**NAMESPACE, "kv_dtype": "fp8_e4m3"})
     one, two = pair.engine("east"), pair.engine("east", namespace=other)
