@@ -137,7 +137,10 @@ def test_a_pull_is_measured_against_its_parts(place: Path, tmp_path: Path) -> No
         assert pull["core_s_per_gb of engine"] > 0
         assert pull["cost_over_parts"] > 0
     assert 0 < found["first_block_ms_p50"] <= found["first_block_ms_p99"]
-    assert len(report["targets"]) == 5
+    judged = {target["name"]: target["value"] for target in report["targets"]}
+    assert len(judged) == 7
+    assert all(value is not None for value in judged.values())
+    assert 0 < judged["share of a shaped link"] < 1.1
 
 
 def test_interrupted_it_takes_all_down_and_prints_what_it_has(place: Path, tmp_path: Path) -> None:
