@@ -121,7 +121,7 @@ def test_a_pull_is_measured_against_its_parts(place: Path, tmp_path: Path) -> No
     out = tmp_path / "out.json"
     result = subprocess.run(
         command("bench", "pull", "--rounds", "2", "--blocks", "32", "--block-bytes", "262144",
-            "--singles", "8", "--json", str(out),),
+            "--singles", "8", "--shaped-singles", "20", "--json", str(out),),
         env=environment(), capture_output=True, text=True, timeout=170, check=False,
     )  # fmt: skip
     assert result.returncode == 0, result.stdout + result.stderr
