@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -15,6 +17,8 @@ LOOK_FIRST: Final = 512
 """Keys that are looked up together, where a view has the first of them and not the last."""
 LOOK_MOST: Final = 65_536
 """Keys that are looked up together, where it has both ends of those."""
+TOGETHER_KEYS: Final = 2048
+"""Keys from which on two threads look a chain up: for fewer, telling the other costs more than it brings."""
 ENOUGH_VIEWS: Final = 4
 """Views in which a whole chain is looked up, where so many have it: to split it further brings little."""
 VIEWS_MAX: Final = 64
@@ -78,9 +82,24 @@ def cover(
 
 
 def locate(key_hashes: Sequence[int], views: Sequence[CatalogView], now: float) -> list[int]:
-    """Length of the leading run of a chain that each peer is believed to hold, in blocks."""
+    """Length of the leading run of a chain that each peer is believed to hold, in blocks.
+
+    Most of what it takes is waiting for memory, in numpy, which lets other threads run: of long chains half
+    of the views are looked up by another one. The views must not change meanwhile.
+    """
     chain = _Chain(key_hashes, now)
-    return [_Row(chain, view).end(0) for view in views]
+    rows = [_Row(chain, view) for view in views]
+    half = len(rows) // 2 if len(chain) >= TOGETHER_KEYS else 0
+    if not half:
+        return [row.end(0) for row in rows]
+    chain.part(0, min(LOOK_MOST, len(chain)))  # most need it, and it is not to be made twice
+    others = _another_thread().submit(lambda: [row.end(0) for row in rows[half:]])
+    return [row.end(0) for row in rows[:half]] + others.result()
+
+
+@lru_cache(maxsize=1)
+def _another_thread() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(1, "moonmesh-locate")
 
 
 class _Part:

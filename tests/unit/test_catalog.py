@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from federation.catalog import gaps
+from federation.catalog import coverage, gaps
 from federation.catalog.answers import Answers
 from federation.catalog.coverage import ENOUGH_VIEWS, cover, locate
 from federation.catalog.log import CHANGES_MAX, HoldingsLog, Position
@@ -339,3 +339,14 @@ def test_of_many_views_that_have_a_chain_a_few_are_looked_up() -> None:
     assert found[20:] == [1 << (ENOUGH_VIEWS + 1)] * 10, (
         "what the first lack the others are asked for"
     )
+
+
+def test_long_chains_are_looked_up_by_two_threads_with_the_same_answers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    chain = [(n * 0x9E3779B97F4A7C15 + 1) % 2**64 for n in range(coverage.TOGETHER_KEYS)]
+    ends = [0, 1, 700, len(chain) - 1, len(chain)]
+    views = [view_of(chain[:end] + chain[end + 1 :], blocks_max=10_000) for end in ends]
+    assert locate(chain, views, 0.0) == ends
+    monkeypatch.setattr(coverage, "TOGETHER_KEYS", len(chain) + 1)
+    assert locate(chain, views, 0.0) == ends
