@@ -32,13 +32,11 @@ class Ahead:
         """Asks in the background. The handle is the standard library's: `result(timeout)` waits, `done()`
         looks, `add_done_callback` tells."""
         with self._lock:
-            if self._open < AHEAD_MAX:
-                self._open += 1
-                if self._threads is None:
-                    self._threads = ThreadPoolExecutor(AHEAD_THREADS, "moonmesh-ahead")
-                asked = self._threads.submit(self._ask, list(keys), seconds)
-                asked.add_done_callback(self._ended)
-                return asked
+            asked = self._submitted(keys, seconds) if self._open < AHEAD_MAX else None
+        if asked is not None:
+            # Not under the lock: of a question that is answered already it is called at once, here.
+            asked.add_done_callback(self._ended)
+            return asked
         counters.add("moonmesh_ahead_shed_total")
         answered: Future[list[int]] = Future()
         answered.set_result(self._ask(keys, 0.0))
@@ -50,6 +48,12 @@ class Ahead:
             threads, self._threads = self._threads, None
         if threads is not None:
             threads.shutdown(wait=False, cancel_futures=True)
+
+    def _submitted(self, keys: Sequence[str], seconds: float) -> Future[list[int]]:
+        self._open += 1
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(AHEAD_THREADS, "moonmesh-ahead")
+        return self._threads.submit(self._ask, list(keys), seconds)
 
     def _ended(self, _: Future[list[int]]) -> None:
         with self._lock:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from concurrent.futures import CancelledError
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as NotDone
+from typing import Any
 
 import pytest
 
@@ -57,6 +58,32 @@ def test_no_more_than_so_many_are_open_and_what_ends_makes_room(
     assert [handle.result(10) for handle in handles] == [[1]] * 3
     assert looking.start(["again"], 5.0).result(10) == [1]
     assert (["again"], 5.0) in store.asked
+    looking.close()
+
+
+def test_a_question_that_is_answered_before_anybody_looks_locks_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Done(ThreadPoolExecutor):
+        """As a fast thread and a slow caller."""
+
+        def submit(self, *args: Any, **options: Any) -> Future[Any]:
+            asked = super().submit(*args, **options)
+            asked.exception(10)
+            return asked
+
+    monkeypatch.setattr(ahead, "ThreadPoolExecutor", Done)
+    monkeypatch.setattr(ahead, "AHEAD_MAX", 1)
+    store = Store()
+    store.go.set()
+    looking = Ahead(store.ask)
+    asking = threading.Thread(
+        target=lambda: [looking.start([], 1.0) for _ in range(3)], daemon=True
+    )
+    asking.start()
+    asking.join(10)
+    assert not asking.is_alive()
+    assert [seconds for _, seconds in store.asked] == [1.0] * 3, "each made room for the next"
     looking.close()
 
 
