@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -15,6 +14,7 @@ from federation.config import GroupFile
 from federation.errors import MoonmeshError
 from federation.peers.arrivals import handshake_bounds, server_bounds
 from federation.peers.service import OVERSIZE_READ_FACTOR, PeerService
+from federation.private import for_this_user
 from federation.transfer.passing import Passing
 from federation.trust.credentials import EngineCredentials, TlsIdentity
 
@@ -91,11 +91,8 @@ class Endpoints:
         socket.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         socket.unlink(missing_ok=True)
         # The socket is this user's alone: who may open it may read every block of the group.
-        before = os.umask(0o077)
-        try:
+        with for_this_user():
             await self._start(server, f"unix:{socket}", None)
-        finally:
-            os.umask(before)
         self._passing = Passing(slots)
         self._passing.start(socket)
 

@@ -19,14 +19,13 @@ from federation.timeouts import timeout
 from local_group.admin import AdminClient
 from local_group.journal import Entry, JournalError
 from local_group.ledger import Ledger
-from local_group.names import Names, name_of
+from local_group.names import Named, Names, name_of
 from local_group.process_errors import AdminError
 
 log = logging.getLogger("moonmesh.gateway")
 
 Classify: TypeAlias = Callable[[str], "tuple[bytes, str] | None"]
 """The namespace (its fingerprint) and the key of what is stored under a key; None for what is in none."""
-Named: TypeAlias = tuple[bytes, int]
 
 FOUND_AT_ONCE = 256
 """Blocks that a listing finds and that are taken in one go: a ms or two."""

@@ -7,9 +7,10 @@ import time
 from typing import NamedTuple
 
 from federation.counters import counters
-from federation.removal import Named, Removal
+from federation.removal import Removal
 from federation.transfer.staging import Staging
 from local_group.holdings import CHANGED, OWN, UNKNOWN, Holdings
+from local_group.names import Named
 
 LISTED_AT_ONCE = 65_536
 """Blocks whose keys are looked for in one listing: 20 MB of keys."""

@@ -9,11 +9,10 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Protocol, TypeAlias
 
 from local_group.holdings import Held, Holdings
+from local_group.names import Named
 from local_group.process_errors import AdminError
 from local_group.store import Outcome, Status
 
-Named: TypeAlias = tuple[bytes, int]
-"""A block: its namespace and its name."""
 Listed: TypeAlias = Callable[[Collection[Named]], Awaitable[Mapping[Named, str]]]
 
 log = logging.getLogger(__name__)

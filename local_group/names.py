@@ -15,6 +15,8 @@ import xxhash
 NAME_MAX = (1 << 64) - 1
 
 Names: TypeAlias = npt.NDArray[np.uint64]
+Named: TypeAlias = tuple[bytes, int]
+"""A block: its namespace and its name."""
 
 
 def name_of(fingerprint: bytes, key: str) -> int:

@@ -21,7 +21,7 @@ import grpc
 
 from federation.bench.engines import BenchError
 from federation.bench.groups import GroupSet, Layout, init_peers, write_groups
-from federation.bench.pull_parts import PULL_S
+from federation.bench.pull_parts import MESSAGE_BYTES, PULL_S
 from federation.bench.report import Target
 from federation.bench.resources import free_port_base
 from federation.bench.tally import quantile
@@ -32,7 +32,6 @@ from moonmesh.v1 import engine_pb2
 
 PROXY_PORT: Final = 50
 """Offset of the proxy's port in those of the owner."""
-MESSAGE_BYTES: Final = 1 << 20
 MESSAGES_TARGET: Final = 2.0
 """Times of a full message that a first token may wait longer where prefetches fill the link."""
 SHARE_TARGET: Final = 0.95

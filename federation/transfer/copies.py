@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Final
 
 from local_group.holdings import Holdings
 from local_group.ledger import is_foreign_origin
+from local_group.names import Named
 
 COPIES_MAX: Final = 262_144
 """Copies that there may be, however small; 300 bytes of memory each."""
@@ -21,9 +22,6 @@ COMING_MAX: Final = 65_536
 """Blocks that are no copies yet, of which it is known what comes before them."""
 LOW_PERCENT: Final = 90
 """Of the quota, down to which it is given back once it is exceeded: in large pieces, not one by one."""
-
-Named: TypeAlias = tuple[bytes, int]
-"""A block: its namespace and its name."""
 
 
 @dataclass(slots=True)

@@ -19,6 +19,7 @@ from typing import Final
 import numpy as np
 
 from federation.errors import MoonmeshError
+from federation.private import for_this_user
 from federation.transfer.slots import F_SEAL_FUTURE_WRITE, Slots
 
 SOCKET_NAME: Final = "memory.sock"
@@ -52,15 +53,13 @@ class Passing:
         """
         path = gateway_socket.with_name(SOCKET_NAME)
         listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        before = os.umask(0o077)
         try:
-            path.unlink(missing_ok=True)
-            listening.bind(str(path))
+            with for_this_user():
+                path.unlink(missing_ok=True)
+                listening.bind(str(path))
         except OSError as error:
             listening.close()
             raise MoonmeshError(f"cannot listen there: {error}", where=str(path)) from error
-        finally:
-            os.umask(before)
         listening.listen(BACKLOG)
         listening.setblocking(False)
         self._socket = listening
@@ -98,7 +97,7 @@ class Mapping:
     def __init__(self, fd: int, name: int, size: int) -> None:
         self.name = name
         self._size = size
-        with contextlib.closing(_Descriptor(fd)):
+        try:
             needed = fcntl.F_SEAL_SHRINK | F_SEAL_FUTURE_WRITE
             if (
                 fcntl.fcntl(fd, fcntl.F_GET_SEALS) & needed != needed
@@ -107,6 +106,8 @@ class Mapping:
                 # It could shrink while it is read, which kills the reader.
                 raise PassingError("the gateway's memory is not sealed, or not as large as it says")
             self._map = mmap.mmap(fd, size, prot=mmap.PROT_READ)
+        finally:
+            os.close(fd)
         self._bytes = np.frombuffer(self._map, np.uint8)
 
     @classmethod
@@ -141,11 +142,3 @@ class Mapping:
         if offset + size > self._size:
             raise PassingError(f"{size} bytes at {offset} of {self._size}")
         return int(self._bytes.ctypes.data) + offset
-
-
-class _Descriptor:
-    def __init__(self, fd: int) -> None:
-        self._fd = fd
-
-    def close(self) -> None:
-        os.close(self._fd)

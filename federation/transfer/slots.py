@@ -73,10 +73,6 @@ class Slots:
         """Where a slot of this memory begins, in bytes."""
         return int(np.frombuffer(view, np.uint8).ctypes.data) - self._base
 
-    def close(self) -> None:
-        """Closes the descriptor; the bytes stay for as long as anybody looks."""
-        os.close(self.fd)
-
     def _collect(self) -> None:
         while self._left:
             self._arena.give(self._left.popleft())
