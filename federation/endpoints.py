@@ -27,11 +27,14 @@ if TYPE_CHECKING:
 STOP_SECONDS = 2.0
 """Grace for calls under way when the gateway is told to stop."""
 
-_OPTIONS: list[tuple[str, Any]] = [
-    ("grpc.max_send_message_length", -1),
-    # Two gateways on one port would each get half of the calls: a second one has to fail.
-    ("grpc.so_reuseport", 0),
-]
+
+def _options(*, shared: bool = False) -> list[tuple[str, Any]]:
+    return [
+        ("grpc.max_send_message_length", -1),
+        # Two gateways on one port would each get half of the calls: a second one has to fail. The serving
+        # processes of one gateway do share it: that nobody else has it was looked at before they started.
+        ("grpc.so_reuseport", int(shared)),
+    ]
 
 
 class Endpoints:
@@ -52,7 +55,7 @@ class Endpoints:
         calls_max, bounds = server_bounds(limits, service.peers)
         server = grpc.aio.server(
             options=[
-                *_OPTIONS,
+                *_options(shared=config.serving.workers > 1),
                 *bounds,
                 (
                     "grpc.max_receive_message_length",
@@ -141,7 +144,7 @@ class Endpoints:
         limit = config.limits.control_message_bytes_max
         server = grpc.aio.server(
             options=[
-                *_OPTIONS,
+                *_options(),
                 *handshake_bounds(config.limits),
                 ("grpc.max_receive_message_length", limit),
             ]

@@ -27,9 +27,8 @@ from federation.listings import Listings
 from federation.local_store import ADMIN_SECONDS, connect_store
 from federation.namespaces import namespaces_document
 from federation.peering import Membership
-from federation.peers.child import ServingProcess
-from federation.peers.feed import Feed
 from federation.peers.load import LoadMeter
+from federation.peers.processes import ServingProcesses
 from federation.peers.setup import Setup
 from federation.peers.side import PeerSide, peer_side
 from federation.peers.spawn import Spawner
@@ -91,11 +90,10 @@ class Gateway:
             on_hidden=self._hidden,
             unattested_ok=config.unattested.__contains__,
         )
-        self._feed = Feed(self._holdings, self._exported)
         self._group = GroupService(self._holdings, self._shared, self._leading)
         self._ledger: Ledger | None = None
         self._follower: Follower | None = None
-        self._serving: ServingProcess | None = None
+        self._serving: ServingProcesses | None = None
         self._lost = asyncio.Event()
         self._load = LoadMeter()
 
@@ -118,8 +116,8 @@ class Gateway:
                 epoch = leading.epoch if leading.valid() else None
                 if self._member and self._spawner:
                     self._peers = self._peer_side(self._member, epoch)
-                    serving = self._serving_process(self._member, self._spawner, self._peers)
-                    serving.start()  # it connects while we do
+                    serving = self._serving_processes(self._member, self._spawner, self._peers)
+                    await serving.start()  # they connect while we do
                 self._serving = serving
                 store = await connect_store(config, stop)
                 if store is None:
@@ -190,7 +188,7 @@ class Gateway:
                 "journal_bytes": lambda: ledger.journal_bytes,
                 "foreign_blocks": lambda: ledger.remembered,
                 "copies_bytes": lambda: self._copies.bytes,
-                "feed_blocks": lambda: self._feed.waiting,
+                "feed_blocks": lambda: self._serving.waiting if self._serving else 0,
                 "pulls": lambda: puller.waiting,
                 "followers_blocks": lambda: self._group.waiting,
             },
@@ -268,14 +266,15 @@ class Gateway:
             on_tick=self._tell_serving,
         )
 
-    def _serving_process(
+    def _serving_processes(
         self, member: Membership, spawner: Spawner, peers: PeerSide
-    ) -> ServingProcess:
-        return ServingProcess(
+    ) -> ServingProcesses:
+        return ServingProcesses(
             Setup.of(self._config, member),
             spawner,
-            self._feed,
             peers,
+            holdings=self._holdings,
+            exported=self._exported,
             gone=self._gone,
             lost=self._lost.set,
             refusals=self._refusals,
@@ -346,9 +345,9 @@ class Gateway:
             tell_how_we_are(self._peers.gossip, self._serving, store, load, self._limits)
 
     def _moved(self, change: Change) -> None:
-        self._feed.take(change)
+        if self._serving is not None:
+            self._serving.take(change)
         self._group.take(change)
-        self._tell_serving()
 
     def _wrote(self, entries: Sequence[Entry]) -> None:
         if self._follower is not None:

@@ -15,8 +15,8 @@ from federation.following.follower import Follower
 from federation.following.leader import GroupService
 from federation.leading import Leading
 from federation.listings import Listings
-from federation.peers.child import ServingProcess
 from federation.peers.gateways import NOT_YET
+from federation.peers.processes import ServingProcesses
 from federation.peers.side import PeerSide
 from federation.transfer.puller import Puller
 from federation.transfer.slots import Slots
@@ -76,7 +76,7 @@ class StatusReport:
         listings: Listings,
         dialled: RefusalLog,
         peers: PeerSide | None,
-        serving: ServingProcess | None,
+        serving: ServingProcesses | None,
     ) -> None:
         self._config = config
         self._leading = leading
@@ -100,6 +100,7 @@ class StatusReport:
         """Everything, in JSON's types. Counters and refusals are the serving process's as well."""
         if self._serving is not None:
             await self._serving.refresh(REFRESH_SECONDS)
+        serving, *others = self._serving.status() if self._serving else [None]
         now = time.monotonic()
         names: dict[bytes, str] = {
             e.fingerprint(): name for name, e in self._config.namespaces.items()
@@ -114,7 +115,8 @@ class StatusReport:
             ),
             "peers": self._peers(now, names),
             "gossip": self._gossip(now),
-            "serving": self._serving.status() if self._serving else None,
+            "serving": serving,
+            "serving_others": others,
             "refused": [asdict(entry) for entry in self._refusals.entries()],
             "not_connected": [asdict(entry) for entry in self._dialled.entries()],
             "namespaces": {

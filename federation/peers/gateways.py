@@ -6,6 +6,8 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from functools import partial
 from typing import Any
 
 import grpc
@@ -17,6 +19,7 @@ from federation.errors import PeerError
 from federation.limits.errors import LateError, ShedError, StallError
 from federation.limits.guard import Guard
 from federation.limits.names import GuardName
+from federation.peers.bulk import Bulk
 from federation.peers.greeter import Greeter
 from federation.peers.wire import (
     CATALOG_METHOD,
@@ -24,6 +27,7 @@ from federation.peers.wire import (
     NAMESPACES_METHOD,
     PULL_METHOD,
     DeniedError,
+    LostError,
     OversizeError,
     RefusedError,
     SilentError,
@@ -89,9 +93,8 @@ class Gateway:
         self._guard = guard
         self.control = self._channel(limits.control_message_bytes_max)
         # A message may exceed its fill by a header for each block in it: see Encoder.
-        self.bulk = self._channel(
-            limits.message_bytes + HEADER_BYTES * (1 + limits.peer_request_keys_max)
-        )
+        longest = limits.message_bytes + HEADER_BYTES * (1 + limits.peer_request_keys_max)
+        self.bulk = Bulk(partial(self._channel, longest), limits.channels_per_peer)
         self._answered = answered
         self._unanswered = unanswered
         self.greeter = Greeter(
@@ -160,12 +163,24 @@ class Gateway:
         Raises:
             PeerError: it did not answer, or not properly, or not in time.
         """
+        with self.bulk.one() as channel:
+            async with aclosing(self._pull(channel, raw, timeout, allowance)) as messages:
+                async for message in messages:
+                    yield message
+
+    async def _pull(
+        self,
+        channel: grpc.aio.Channel,
+        raw: bytes,
+        timeout: float,
+        allowance: Allowance | None,
+    ) -> AsyncGenerator[bytes, None]:
         telling: asyncio.Task[None] | None = None
         call: grpc.aio.UnaryStreamCall[Any, Any] | grpc.aio.StreamStreamCall[Any, Any]
         if allowance is None:
-            call = self.bulk.unary_stream(PULL_METHOD)(raw, timeout=timeout, metadata=inject())
+            call = channel.unary_stream(PULL_METHOD)(raw, timeout=timeout, metadata=inject())
         else:
-            call = self.bulk.stream_stream(PULL_METHOD)(timeout=timeout, metadata=inject())
+            call = channel.stream_stream(PULL_METHOD)(timeout=timeout, metadata=inject())
             telling = asyncio.create_task(_tell(call, raw, allowance))
         stall = self._limits.peer_stall_ms / 1000
         if not self._guard.on(GuardName.STALL):
@@ -184,6 +199,9 @@ class Gateway:
                 self.reason = ""  # whoever greets it, it can be reached
                 yield message
         except grpc.aio.AioRpcError as error:
+            if error.code() is grpc.StatusCode.UNAVAILABLE and self.bulk.stands:
+                what = f"a connection was lost: {error.details()}"
+                raise LostError(what, where=self.peer) from error
             raise self._explained(error) from error
         finally:
             if telling is not None:
@@ -191,14 +209,8 @@ class Gateway:
             call.cancel()
 
     async def bulk_ready(self) -> bool:
-        """Waits for the connection for blocks, `peer_connect_ms` at most; whether it stands."""
-        try:
-            async with timeout_of(self._limits.peer_connect_ms / 1000):
-                while (state := self.bulk.get_state(try_to_connect=True)) is not _READY:
-                    await self.bulk.wait_for_state_change(state)
-        except asyncio.TimeoutError:
-            return False
-        return True
+        """Waits for a connection for blocks, `peer_connect_ms` at most; whether it stands."""
+        return await self.bulk.ready(self._limits.peer_connect_ms / 1000)
 
     async def close(self) -> None:
         """Closes the connections; calls on them end with an error."""
@@ -206,7 +218,7 @@ class Gateway:
             self._diagnosis.cancel()
         await self.greeter.close()
         await self.control.close(None)
-        await self.bulk.close(None)
+        await self.bulk.close()
 
     def _channel(self, message_bytes_max: int) -> grpc.aio.Channel:
         options: list[tuple[str, Any]] = [

@@ -18,7 +18,7 @@ from federation.limits.names import Failure, GuardName, Kind
 from federation.limits.ticket import Cost, Refusal, Ticket
 from federation.peers.choice import Choice
 from federation.peers.gateways import Gateway
-from federation.peers.wire import SilentError, UnreachableError, parse, received, sent
+from federation.peers.wire import LostError, SilentError, UnreachableError, parse, received, sent
 from federation.transfer.allowance import Allowance
 from federation.trust.credentials import Credentials
 from moonmesh.v1 import peer_pb2
@@ -238,7 +238,8 @@ class PeerLink:
                         yield message
                 return
             except (UnreachableError, StallError) as error:
-                self._missed(place, error)
+                if not isinstance(error, LostError):
+                    self._missed(place, error)
                 elsewhere = isinstance(error, UnreachableError) and place != last
                 if began or not elsewhere or time.monotonic() >= until:
                     raise

@@ -28,6 +28,14 @@ class UnreachableError(PeerError):
     failure = "unreachable"
 
 
+class LostError(UnreachableError):
+    """A connection ended under a call, and another to the same gateway stands: one of the processes behind
+    its address has ended, or the connection had its time. The peer is well."""
+
+    code = "MM323"
+    failure = "lost"
+
+
 class RefusedError(PeerError):
     """The peer answered, and will not do what it was asked."""
 
