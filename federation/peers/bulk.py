@@ -7,52 +7,92 @@ processes it leads to one of them. Pulls go over whichever has fewest.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import grpc
 import grpc.aio
 
+from federation.limits.errors import StallError
+from federation.peers.wire import PULL_METHOD, LostError, explain, sent
+from federation.telemetry import inject
 from federation.timeouts import timeout as timeout_of
+from federation.transfer.allowance import Allowance
+from federation.transfer.landing import Answer, Room
 
 _READY = grpc.ChannelConnectivity.READY
 _BROKEN = grpc.ChannelConnectivity.TRANSIENT_FAILURE
 
 
 class Bulk:
-    """See the module. No connection is made before the first pull; then all of them are.
+    """See the module, and `federation.transfer.landing.Way`.
+
+    No connection is made before the first pull; then all of them are.
 
     Args:
+        peer: its name, for errors.
         make: makes a channel, with connections of its own.
         count: how many.
+        retry_after_max_ms: for which a peer can have us wait.
     """
 
-    def __init__(self, make: Callable[[], grpc.aio.Channel], count: int) -> None:
+    def __init__(
+        self,
+        peer: str,
+        make: Callable[[], grpc.aio.Channel],
+        count: int,
+        retry_after_max_ms: int,
+    ) -> None:
         self.channels = [make() for _ in range(count)]
+        self._peer = peer
         self._open = [0] * count
+        self._retry_after_max_ms = retry_after_max_ms
 
-    @contextmanager
-    def one(self) -> Iterator[grpc.aio.Channel]:
-        """The channel for one more pull, which is counted on it until the end of the block.
-
-        One that stands; as long as none does, one that is not known to be broken. Of those the one with
-        fewest pulls: who stood still would have none, and be chosen for it, were it not for the states.
-        """
-        place = self._choose()
-        self._open[place] += 1
-        try:
-            yield self.channels[place]
-        finally:
-            self._open[place] -= 1
-
-    @property
-    def stands(self) -> bool:
-        """Whether a connection stands now."""
-        return any(channel.get_state() is _READY for channel in self.channels)
+    async def pull(
+        self,
+        raw: bytes,
+        timeout: float,
+        stall: float,
+        allowance: Allowance | None = None,
+        room: Room | None = None,
+        metadata: tuple[tuple[str, str], ...] | None = None,
+    ) -> Answer:
+        """The raw messages of one answer; see `Way`."""
+        telling: asyncio.Task[None] | None = None
+        call: grpc.aio.UnaryStreamCall[Any, Any] | grpc.aio.StreamStreamCall[Any, Any]
+        metadata = inject() if metadata is None else metadata
+        with self._one() as channel:
+            if allowance is None:
+                call = channel.unary_stream(PULL_METHOD)(raw, timeout=timeout, metadata=metadata)
+            else:
+                call = channel.stream_stream(PULL_METHOD)(timeout=timeout, metadata=metadata)
+                telling = asyncio.create_task(_tell(call, raw, allowance))
+            try:
+                while True:
+                    try:
+                        async with timeout_of(stall):
+                            message = await call.read()
+                    except asyncio.TimeoutError:
+                        why = f"nothing came for {stall:g} s"
+                        raise StallError(why, where=self._peer) from None
+                    if message is grpc.aio.EOF:
+                        return
+                    yield message
+            except grpc.aio.AioRpcError as error:
+                if error.code() is grpc.StatusCode.UNAVAILABLE and self._stands:
+                    what = f"a connection was lost: {error.details()}"
+                    raise LostError(what, where=self._peer) from error
+                raise explain(error, self._peer, self._retry_after_max_ms) from error
+            finally:
+                if telling is not None:
+                    telling.cancel()
+                call.cancel()
 
     async def ready(self, seconds: float) -> bool:
         """Waits for a connection, for at most `seconds`; whether one stands."""
-        waiting = [asyncio.create_task(_stands(channel)) for channel in self.channels]
+        waiting = [asyncio.create_task(_standing(channel)) for channel in self.channels]
         try:
             async with timeout_of(seconds):
                 await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
@@ -68,14 +108,36 @@ class Bulk:
         """Closes the connections; calls on them end with an error."""
         await asyncio.gather(*(channel.close(None) for channel in self.channels))
 
-    def _choose(self) -> int:
+    @property
+    def _stands(self) -> bool:
+        return any(channel.get_state() is _READY for channel in self.channels)
+
+    @contextmanager
+    def _one(self) -> Iterator[grpc.aio.Channel]:
+        """The channel for one more pull: one that stands; as long as none does, one that is not known to be
+        broken. Of those the one with fewest: whichever breaks would soon have none, and be chosen for it."""
         states = [channel.get_state(try_to_connect=True) for channel in self.channels]
         places = range(len(states))
         usable = [place for place in places if states[place] is _READY]
         usable = usable or [place for place in places if states[place] is not _BROKEN]
-        return min(usable or places, key=self._open.__getitem__)
+        place = min(usable or places, key=self._open.__getitem__)
+        self._open[place] += 1
+        try:
+            yield self.channels[place]
+        finally:
+            self._open[place] -= 1
 
 
-async def _stands(channel: grpc.aio.Channel) -> None:
+async def _standing(channel: grpc.aio.Channel) -> None:
     while (state := channel.get_state(try_to_connect=True)) is not _READY:
         await channel.wait_for_state_change(state)
+
+
+async def _tell(
+    call: grpc.aio.StreamStreamCall[Any, Any], raw: bytes, allowance: Allowance
+) -> None:
+    """Asks for blocks, and tells what may be sent of them as that grows. Its reader sees why a call ended."""
+    with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
+        await call.write(raw)
+        async for more in allowance.messages():
+            await call.write(sent(more))

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import TypeVar
 
+import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError, Message
 
 from federation.counters import counters
 from federation.errors import PeerError
+from federation.limits.errors import LateError, ShedError
 
 HELLO_METHOD = "/moonmesh.v1.Peer/Hello"
 CATALOG_METHOD = "/moonmesh.v1.Peer/Catalog"
@@ -80,6 +82,24 @@ def retry_after(error: grpc.aio.AioRpcError, ms_max: int) -> float | None:
             if text.isascii() and text.isdigit() and len(text) <= 9:
                 return min(ms_max, int(text)) / 1000
     return None
+
+
+def explain(error: grpc.aio.AioRpcError, peer: str, retry_after_max_ms: int) -> PeerError:
+    """What a call to a peer ended with."""
+    code, details = error.code(), error.details() or ""
+    if code is grpc.StatusCode.UNAVAILABLE:
+        return UnreachableError(details, where=peer)
+    wait = retry_after(error, retry_after_max_ms)
+    if code is grpc.StatusCode.RESOURCE_EXHAUSTED and wait is not None:
+        return ShedError(f"it has no room: {details}", retry_after=wait, where=peer)
+    if code is grpc.StatusCode.RESOURCE_EXHAUSTED and "larger than max" in details:
+        return OversizeError("it sent a message above the limit", where=peer)
+    if code is grpc.StatusCode.DEADLINE_EXCEEDED:
+        return LateError("no answer within the deadline", where=peer)
+    what = f"it refused: {details}" if details else f"it answered {code.name}"
+    if code is grpc.StatusCode.PERMISSION_DENIED:
+        return DeniedError(what, where=peer)
+    return RefusedError(what, where=peer)
 
 
 def parse(kind: type[M], raw: bytes, where: str) -> M:
