@@ -107,11 +107,25 @@ class ServingConfig(BaseModel):
     `serving_descriptors` and `bounce_bytes` of its own."""
 
 
+class PullingConfig(BaseModel):
+    """`[pulling]`: what comes from peers."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True
+    )
+
+    workers: Annotated[int, Field(ge=0, le=WORKERS_MAX)] = 0
+    """Processes that take blocks of peers from their connections into staging and check them; 0: the gateway
+    does that itself. All else the gateway does in any case. See the capacity table in docs/operations.md.
+    Each has `channels_per_peer` connections to each gateway of a peer."""
+
+
 class GroupFile(GroupConfig):
     """All of `group.toml`."""
 
     gateway: GatewayConfig = GatewayConfig()
     serving: ServingConfig = ServingConfig()
+    pulling: PullingConfig = PullingConfig()
     namespaces: dict[str, Namespace] = Field(default_factory=dict)
     """Name, used in `peering.toml`, to envelope; at most 256. Names are local: peers know fingerprints."""
     limits: Limits = Field(default=Limits(), validate_default=True)

@@ -16,10 +16,15 @@ from federation.peers.arrivals import handshake_bounds, server_bounds
 from federation.peers.service import OVERSIZE_READ_FACTOR, PeerService
 from federation.private import for_this_user
 from federation.transfer.passing import Passing
-from federation.trust.credentials import EngineCredentials, TlsIdentity
+from federation.trust.credentials import (
+    EngineCredentials,
+    TlsIdentity,
+    load_engine_credentials,
+)
 
 if TYPE_CHECKING:
     from federation.following.leader import GroupService
+    from federation.peering import Membership
     from federation.transfer.handover import EngineService
     from federation.transfer.locating import RouterService
     from federation.transfer.slots import Slots
@@ -168,3 +173,14 @@ class Endpoints:
             )
         await server.start()
         self._servers.append(server)
+
+
+def inner_credentials(config: GroupFile, member: Membership | None) -> EngineCredentials | None:
+    """For what comes, or goes, to other hosts of the group; None where nothing does.
+
+    Raises:
+        TrustError: they cannot be used.
+    """
+    if not config.gateway.engines_tcp or member is None:
+        return None
+    return load_engine_credentials(member.peering.own.credentials, config.name, "server")

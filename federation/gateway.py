@@ -13,7 +13,7 @@ from typing import Any
 
 from federation.admin_service import AdminService
 from federation.config import GroupFile
-from federation.endpoints import Endpoints
+from federation.endpoints import Endpoints, inner_credentials
 from federation.engine_side import engine_side
 from federation.following.follower import Follower
 from federation.following.leader import GroupService
@@ -29,6 +29,7 @@ from federation.namespaces import namespaces_document
 from federation.peering import Membership
 from federation.peers.load import LoadMeter
 from federation.peers.processes import ServingProcesses
+from federation.peers.pulling import staging_memory
 from federation.peers.setup import Setup
 from federation.peers.side import PeerSide, peer_side
 from federation.peers.spawn import Spawner
@@ -39,7 +40,7 @@ from federation.status import Problems, StatusReport
 from federation.timeouts import unless
 from federation.transfer.copies import Copies
 from federation.transfer.staging import Staging
-from federation.trust.credentials import EngineCredentials, load_engine_credentials
+from federation.trust.credentials import EngineCredentials
 from federation.trust.handshakes import RefusalLog, StderrWatch
 from local_group.admin import AdminClient
 from local_group.holdings import Change, Holdings
@@ -158,11 +159,13 @@ class Gateway:
         events = KvEvents.of(
             config, self._exported, ledger, admin, rescan=self._lost.set, on_problem=self._problem
         )
-        inner = self._inner_credentials()
+        inner = inner_credentials(config, member)
         if member:
             self._follower = self._make_follower(ledger, listings, inner)
+        slots, pulling = staging_memory(config, member, self._problem)
         side = engine_side(
             config,
+            slots=slots,
             exported=self._exported,
             shared=self._shared,
             store=store,
@@ -198,6 +201,7 @@ class Gateway:
             dialled=self._dialled,
             peers=peers,
             serving=serving,
+            pulling=pulling,
         )
         removal = Removal(store, holdings, listings.stored_keys)
         purge = Purge(removal=removal, holdings=holdings, staging=staging)
@@ -210,6 +214,8 @@ class Gateway:
         )
         endpoints = Endpoints()
         try:
+            if pulling and peers:
+                pulling.start(peers.sessions.links.values())
             await listings.restore()
             if serving:
                 serving.begin()
@@ -247,6 +253,8 @@ class Gateway:
                 task.cancel()
             await asyncio.gather(*self._background, return_exceptions=True)
             await puller.close()
+            if pulling:
+                await pulling.close()
             if peers:
                 await peers.sessions.close()
             await asyncio.gather(_stop(endpoints, store), *([serving.close()] if serving else []))
@@ -298,13 +306,6 @@ class Gateway:
         if not self._leading.valid():
             follower.follow()
         return follower
-
-    def _inner_credentials(self) -> EngineCredentials | None:
-        """For what comes, or goes, to other hosts of the group; None where nothing does."""
-        if not self._config.gateway.engines_tcp or self._member is None:
-            return None
-        folder = self._member.peering.own.credentials
-        return load_engine_credentials(folder, self._config.name, "server")
 
     # What happens by itself
 

@@ -17,6 +17,7 @@ from federation.leading import Leading
 from federation.listings import Listings
 from federation.peers.gateways import NOT_YET
 from federation.peers.processes import ServingProcesses
+from federation.peers.pulling import PullWorkers
 from federation.peers.side import PeerSide
 from federation.transfer.puller import Puller
 from federation.transfer.slots import Slots
@@ -77,6 +78,7 @@ class StatusReport:
         dialled: RefusalLog,
         peers: PeerSide | None,
         serving: ServingProcesses | None,
+        pulling: PullWorkers | None,
     ) -> None:
         self._config = config
         self._leading = leading
@@ -94,6 +96,7 @@ class StatusReport:
         self._dialled = dialled
         self._side = peers
         self._serving = serving
+        self._pulling = pulling
         self._started_at = time.monotonic()
 
     async def document(self) -> dict[str, Any]:
@@ -117,6 +120,7 @@ class StatusReport:
             "gossip": self._gossip(now),
             "serving": serving,
             "serving_others": others,
+            "pulling": self._pulling.status() if self._pulling else [],
             "refused": [asdict(entry) for entry in self._refusals.entries()],
             "not_connected": [asdict(entry) for entry in self._dialled.entries()],
             "namespaces": {
