@@ -53,7 +53,7 @@ _ERRORS: dict[str, type[PeerError]] = {
 }
 
 
-class _Remote:
+class Remote:
     """One pull."""
 
     def __init__(self, request: peer_pb2.PullRequest, room: Room) -> None:
@@ -150,7 +150,7 @@ class PullWorker:
         self._channel = channel
         self._limits = limits
         self._offset = offset
-        self._pulls: dict[int, _Remote] = {}
+        self._pulls: dict[int, Remote] = {}
         self._id = 0
         self._out: list[pulling_pb2.ToPulling] = []
         self._wake = asyncio.Event()
@@ -230,10 +230,10 @@ class PullWorker:
             return False
         return remote.over is not None and remote.over.ended
 
-    def _begin(self, order: pulling_pb2.Pull, request: peer_pb2.PullRequest, room: Room) -> _Remote:
+    def _begin(self, order: pulling_pb2.Pull, request: peer_pb2.PullRequest, room: Room) -> Remote:
         self._id += 1
         order.id = self._id
-        remote = self._pulls[order.id] = _Remote(request, room)
+        remote = self._pulls[order.id] = Remote(request, room)
         self._tell(pulling_pb2.ToPulling(pull=order))
         return remote
 
