@@ -33,7 +33,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
 
 def workers(federation: Federation, name: str = "east") -> list[dict[str, Any]]:
     status = federation.status(name)
-    return [status["serving"], *status["serving_others"]]
+    return [status["serving"], *status["serving_others"]] if status else []
 
 
 def test_each_listens_and_offers_all(pair: Federation) -> None:
