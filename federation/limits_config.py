@@ -86,8 +86,8 @@ class Limits(BaseModel):
     pulls_per_peer: Annotated[int, _count(1, 256)] = 8
     """Streams open to one peer. Enough to fill a link, few enough to leave others room."""
     channels_per_peer: Annotated[int, _count(1, 16)] = 2
-    """Connections for blocks to each gateway of a peer, over which pulls are spread. One is worth no more
-    than a core at each end, and leads to one of the peer's serving processes."""
+    """Connections for blocks to each gateway of a peer, and from each process that pulls, over which pulls
+    are spread. One is worth no more than a core at each end, and leads to one serving process of the peer."""
     pulls_waiting_per_peer: Annotated[int, _count(1, 65_536)] = 256
     """Pulls from one peer that run or wait for one of `pulls_per_peer`; what comes after is a miss at
     once, for its engine's deadline would pass in the queue."""

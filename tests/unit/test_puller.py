@@ -19,6 +19,7 @@ from federation.limits.ticket import Ticket
 from federation.transfer.allowance import Allowance
 from federation.transfer.fair import PullClass
 from federation.transfer.frames import Encoder
+from federation.transfer.landing import Answer, Room
 from federation.transfer.puller import Ask, Puller
 from federation.transfer.staging import StagedBlock, Staging
 from moonmesh.v1 import peer_pb2
@@ -57,8 +58,12 @@ class FakeSource:
         """Of the latest pull."""
 
     async def pull(
-        self, request: peer_pb2.PullRequest, timeout: float, allowance: Allowance | None = None
-    ) -> AsyncGenerator[bytes, None]:
+        self,
+        request: peer_pb2.PullRequest,
+        timeout: float,
+        allowance: Allowance | None = None,
+        room: Room | None = None,
+    ) -> Answer:
         self.requests.append(list(request.keys))
         self.asked.append(request)
         self.timeout = timeout
