@@ -20,8 +20,8 @@ READERS: Final = 2
 """Engines that pull at once, where processes are compared: one pull is one stream, of one at each end."""
 BLOCKS: Final = 128
 """Of each such pull; two pairs of groups are there at once."""
-ARMS: Final[Mapping[str, int]] = {"1 + 1": 1, "2 + 2": 2}
-"""Serving and pulling processes of each pair of groups."""
+ARMS: Final[Mapping[str, tuple[int, int]]] = {"1 + 0": (1, 0), "1 + 1": (1, 1), "2 + 2": (2, 2)}
+"""Serving and pulling processes of each pair of groups; with none of the latter its gateway pulls."""
 GB: Final = 1e9
 DEFERRED, INSIDE = "put deferred", "put inside"
 PARTS: Final = {
@@ -67,12 +67,14 @@ class WorkersOutcome:
         """A table for each, and what one costs over the other: the median of the rounds."""
         size = READERS * BLOCKS * block_bytes
         found: dict[str, Any] = {name: each.figures(size) for name, each in self.arms.items()}
-        if len(self.arms) == len(ARMS) and all(each.wall_s for each in self.arms.values()):
-            few, many = (self.arms[name] for name in ARMS)
-            pairs = zip(many.cpu_s, few.cpu_s, strict=False)
-            found["cost_over_one_of_each"] = statistics.median(
-                total(m) / total(f) for m, f in pairs
-            )
+        alone, few, many = (self.arms.get(name, Measured()) for name in ARMS)
+        for name, arm, base in (
+            ("cost_over_one_of_each", many, few),
+            ("cost_of_a_process_to_pull", few, alone),
+        ):
+            pairs = zip(arm.cpu_s, base.cpu_s, strict=False)  # of rounds, the last may lack one
+            if ratios := [total(one) / total(other) for one, other in pairs]:
+                found[name] = statistics.median(ratios)
         return found
 
 

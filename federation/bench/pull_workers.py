@@ -41,17 +41,17 @@ async def with_workers(
     sets: dict[str, GroupSet] = {}
     left: list[str] = []
     try:
-        for place, (name, count) in enumerate(ARMS.items()):
+        for place, (name, (serving, pulling)) in enumerate(ARMS.items()):
             layout = Layout(
                 groups=2,
                 store_bytes=2 * written + GIB,
                 lease_ttl_ms=LEASE_MS,
                 port_base=base + 2 * place * PORTS_STEP,
                 admit="never",
-                serving_workers=count,
-                pulling_workers=count,
+                serving_workers=serving,
+                pulling_workers=pulling,
             )
-            own = folder / f"arm-{count}"
+            own = folder / f"{serving}-{pulling}"
             configs = await asyncio.to_thread(write_groups, own, "federated", layout, LIMITS)
             await init_peers(own, configs, own / "peer-init.log")
             sets[name] = GroupSet(configs, own, say, stop)
