@@ -41,6 +41,7 @@ from federation.peers.namespaces import told_to
 from federation.peers.relay import Relay
 from federation.peers.service import PeerService
 from federation.peers.setup import Setup, read_setup
+from federation.peers.wire import worker_metadata
 from federation.timeouts import unless
 from federation.transfer.server import BlockServer
 from federation.trust.handshakes import RefusalLog, StderrWatch
@@ -149,6 +150,7 @@ class Serving:
             guards=self._guards,
             refusals=self._refusals,
             told=lambda caller: told_to(caller, config),
+            worker=worker_metadata(setup.worker, config.serving.workers),
         )
         try:
             if await unless(stop, relay.may_serve()):

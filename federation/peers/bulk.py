@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -16,11 +17,14 @@ import grpc
 import grpc.aio
 
 from federation.limits.errors import StallError
-from federation.peers.wire import PULL_METHOD, LostError, explain, sent
+from federation.peers.wire import PULL_METHOD, LostError, explain, sent, which_worker
 from federation.telemetry import inject
 from federation.timeouts import timeout as timeout_of
 from federation.transfer.allowance import Allowance
 from federation.transfer.landing import Answer, Room
+
+MOVE_SECONDS = 0.5
+"""Between two connections that are made anew to reach another process of the peer, at least."""
 
 _READY = grpc.ChannelConnectivity.READY
 _BROKEN = grpc.ChannelConnectivity.TRANSIENT_FAILURE
@@ -29,7 +33,8 @@ _BROKEN = grpc.ChannelConnectivity.TRANSIENT_FAILURE
 class Bulk:
     """See the module, and `federation.transfer.landing.Way`.
 
-    No connection is made before the first pull; then all of them are.
+    No connection is made before the first pull; then all of them are. Where the peer has several serving
+    processes, connections are made anew until they lead to different ones.
 
     Args:
         peer: its name, for errors.
@@ -45,7 +50,13 @@ class Bulk:
         count: int,
         retry_after_max_ms: int,
     ) -> None:
+        self._make = make
         self.channels = [make() for _ in range(count)]
+        self._leads: list[int | None] = [None] * count
+        """To which of the peer's serving processes each leads."""
+        self._workers = 1
+        self._moved_at = float("-inf")
+        self._closing: set[asyncio.Task[None]] = set()
         self._peer = peer
         self._open = [0] * count
         self._retry_after_max_ms = retry_after_max_ms
@@ -63,7 +74,9 @@ class Bulk:
         telling: asyncio.Task[None] | None = None
         call: grpc.aio.UnaryStreamCall[Any, Any] | grpc.aio.StreamStreamCall[Any, Any]
         metadata = inject() if metadata is None else metadata
-        with self._one() as channel:
+        self._spread()
+        with self._one() as place:
+            channel, told = self.channels[place], False
             if allowance is None:
                 call = channel.unary_stream(PULL_METHOD)(raw, timeout=timeout, metadata=metadata)
             else:
@@ -79,6 +92,9 @@ class Bulk:
                         raise StallError(why, where=self._peer) from None
                     if message is grpc.aio.EOF:
                         return
+                    if not told:
+                        told = True
+                        self._heard(place, channel, which_worker(await call.initial_metadata()))
                     yield message
             except grpc.aio.AioRpcError as error:
                 if error.code() is grpc.StatusCode.UNAVAILABLE and self._stands:
@@ -106,16 +122,42 @@ class Bulk:
 
     async def close(self) -> None:
         """Closes the connections; calls on them end with an error."""
-        await asyncio.gather(*(channel.close(None) for channel in self.channels))
+        await asyncio.gather(*(channel.close(None) for channel in self.channels), *self._closing)
 
     @property
     def _stands(self) -> bool:
         return any(channel.get_state() is _READY for channel in self.channels)
 
+    def _heard(self, place: int, channel: grpc.aio.Channel, said: tuple[int, int]) -> None:
+        if self.channels[place] is channel:
+            self._leads[place], self._workers = said
+
+    def _spread(self) -> None:
+        """Makes a connection anew that leads where another does, while processes are left to which none does.
+
+        Where it leads then is for the peer's kernel to say: so once in a while, and one that has no pull.
+        """
+        known = [worker for worker in self._leads if worker is not None]
+        now = time.monotonic()
+        if len(set(known)) == min(len(known), self._workers) or now < self._moved_at + MOVE_SECONDS:
+            return
+        for place, worker in enumerate(self._leads):
+            if worker is not None and known.count(worker) > 1 and not self._open[place]:
+                self._moved_at = now
+                old, self.channels[place] = self.channels[place], self._make()
+                self._leads[place] = None
+                closing = asyncio.create_task(old.close(None))
+                self._closing.add(closing)
+                closing.add_done_callback(self._closing.discard)
+                return
+
     @contextmanager
-    def _one(self) -> Iterator[grpc.aio.Channel]:
-        """The channel for one more pull: one that stands; as long as none does, one that is not known to be
-        broken. Of those the one with fewest: whichever breaks would soon have none, and be chosen for it."""
+    def _one(self) -> Iterator[int]:
+        """The place of the channel for one more pull, counted until the end.
+
+        One that stands; as long as none does, one that is not known to be broken. Of those the one with
+        fewest: whichever breaks would soon have none, and be chosen for it.
+        """
         states = [channel.get_state(try_to_connect=True) for channel in self.channels]
         places = range(len(states))
         usable = [place for place in places if states[place] is _READY]
@@ -123,7 +165,7 @@ class Bulk:
         place = min(usable or places, key=self._open.__getitem__)
         self._open[place] += 1
         try:
-            yield self.channels[place]
+            yield place
         finally:
             self._open[place] -= 1
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TypeVar
 
 import grpc
@@ -19,6 +20,9 @@ NAMESPACES_METHOD = "/moonmesh.v1.Peer/Namespaces"
 
 RETRY_AFTER = "retry-after-ms"
 """In the trailer of a refusal for want of room: ms after which there may be some."""
+
+WORKER = "moonmesh-worker"
+"""In the head of an answer: which of several serving processes it is of, as `worker_metadata` says it."""
 
 M = TypeVar("M", bound=Message)
 
@@ -72,6 +76,21 @@ class SilentError(PeerError):
 
     code = "MM316"
     failure = "ours"
+
+
+def worker_metadata(worker: int, workers: int) -> tuple[tuple[str, str], ...]:
+    """That an answer is of the second of four, say (`1/4`); nothing for one that is alone."""
+    return ((WORKER, f"{worker}/{workers}"),) if workers > 1 else ()
+
+
+def which_worker(metadata: Iterable[tuple[str, str | bytes]] | None) -> tuple[int, int]:
+    """Of which process an answer is, and how many there are; (0, 1) where it does not say."""
+    for name, value in metadata or ():
+        if name == WORKER and isinstance(value, str) and len(value) <= 5:
+            worker, _, workers = value.partition("/")
+            if worker.isdecimal() and workers.isdecimal() and int(worker) < int(workers):
+                return int(worker), int(workers)
+    return 0, 1
 
 
 def retry_after(error: grpc.aio.AioRpcError, ms_max: int) -> float | None:

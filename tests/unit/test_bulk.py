@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncGenerator
 from typing import Any
 
 import grpc
 import pytest
 
+from federation.peers import bulk as bulk_module
 from federation.peers.bulk import Bulk
+from federation.peers.wire import WORKER, which_worker
+from federation.transfer.landing import Taken
 
 READY = grpc.ChannelConnectivity.READY
 BROKEN = grpc.ChannelConnectivity.TRANSIENT_FAILURE
@@ -16,10 +20,16 @@ IDLE = grpc.ChannelConnectivity.IDLE
 
 
 class Connection:
-    """A channel whose calls never end."""
+    """A channel whose calls never end.
 
-    def __init__(self, state: grpc.ChannelConnectivity) -> None:
+    Args:
+        worker: where it leads, as answers say; with one that does, their first message comes.
+    """
+
+    def __init__(self, state: grpc.ChannelConnectivity, worker: str = "") -> None:
         self.state = state
+        self.worker = worker
+        self.closed = False
         self.calls = 0
         self.dialled = False
 
@@ -30,13 +40,26 @@ class Connection:
     def unary_stream(self, method: str) -> Any:
         def call(raw: bytes, **about: Any) -> Any:
             self.calls += 1
-            return Call()
+            return Call(self.worker)
 
         return call
 
+    async def close(self, grace: float | None) -> None:
+        self.closed = True
+
 
 class Call:
+    def __init__(self, worker: str) -> None:
+        self._worker = worker
+        self._said = False
+
+    async def initial_metadata(self) -> list[tuple[str, str]]:
+        return [(WORKER, self._worker)]
+
     async def read(self) -> bytes:
+        if self._worker and not self._said:
+            self._said = True
+            return b"x"
         await asyncio.Event().wait()
         return b""
 
@@ -78,3 +101,54 @@ async def test_pulls_go_over_what_stands_and_all_are_dialled(
     made = await pulls(*states, count=6)
     assert [each.calls for each in made] == calls
     assert all(each.dialled for each in made)
+
+
+async def first(bulk: Bulk) -> AsyncGenerator[bytes | Taken, None]:
+    """A pull of which the first message has come."""
+    answer = bulk.pull(b"", 10.0, 10.0, metadata=())
+    assert await anext(answer) == b"x"
+    return answer
+
+
+async def test_connections_are_made_anew_until_they_lead_to_different_processes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(bulk_module, "MOVE_SECONDS", 0.0)
+    made: list[Connection] = []
+
+    def make() -> Any:
+        made.append(Connection(READY, ["0/2", "0/2", "0/2", "1/2", "1/2"][len(made)]))
+        return made[-1]
+
+    bulk = Bulk("east", make, 2, 1000)
+    held = [await first(bulk), await first(bulk)]  # both lead to the first
+    third = await first(bulk)
+    assert len(made) == 2, "none is closed under a pull"
+    for answer in (*held, third):
+        await answer.aclose()
+    for _ in range(6):
+        held = [await first(bulk), await first(bulk)]
+        for answer in held:
+            await answer.aclose()
+    assert sorted(each.worker for each in bulk.channels) == ["0/2", "1/2"]  # type: ignore[attr-defined]
+    assert len(made) == 4, "and then no more"
+    await bulk.close()
+    assert all(each.closed for each in made)
+
+
+@pytest.mark.parametrize(
+    ("said", "found"),
+    [
+        ("1/4", (1, 4)),
+        ("4/4", (0, 1)),
+        ("1/", (0, 1)),
+        ("-1/4", (0, 1)),
+        ("1/99999", (0, 1)),
+        ("x", (0, 1)),
+    ],
+)
+def test_what_a_peer_says_of_its_processes_is_read_with_care(
+    said: str, found: tuple[int, int]
+) -> None:
+    assert which_worker([("other", "0/2"), (WORKER, said)]) == found
+    assert which_worker(None) == (0, 1)
