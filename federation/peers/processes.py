@@ -11,6 +11,7 @@ from typing import Any
 
 from federation.config import GroupFile
 from federation.errors import MoonmeshError
+from federation.limits.orders import Orders
 from federation.peers.child import ServingProcess
 from federation.peers.details import together
 from federation.peers.feed import Feed
@@ -95,6 +96,15 @@ class ServingProcesses:
         """There is something new to tell: blocks, or a greeting."""
         for each in self._all:
             each.nudge()
+
+    def order(self, orders: Orders) -> None:
+        """An operator has switched something off, or on."""
+        for each in self._all:
+            each.order(orders)
+
+    def obeys(self, orders: Orders) -> bool:
+        """Whether each has told that it goes by them, or serves nobody."""
+        return all(each.obeys(orders) for each in self._all)
 
     async def listening(self) -> None:
         """Returns once all of them serve peers.

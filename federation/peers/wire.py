@@ -38,7 +38,7 @@ class LostError(UnreachableError):
     """A connection ended under a call, and another to the same gateway stands: one of the processes behind
     its address has ended, or the connection had its time. The peer is well."""
 
-    code = "MM323"
+    code = "MM324"
     failure = "lost"
 
 
@@ -110,7 +110,7 @@ def explain(error: grpc.aio.AioRpcError, peer: str, retry_after_max_ms: int) -> 
         return UnreachableError(details, where=peer)
     wait = retry_after(error, retry_after_max_ms)
     if code is grpc.StatusCode.RESOURCE_EXHAUSTED and wait is not None:
-        return ShedError(f"it has no room: {details}", retry_after=wait, where=peer)
+        return ShedError(f"it refuses for now: {details}", retry_after=wait, where=peer)
     if code is grpc.StatusCode.RESOURCE_EXHAUSTED and "larger than max" in details:
         return OversizeError("it sent a message above the limit", where=peer)
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
