@@ -41,12 +41,7 @@ Script = Callable[[peer_pb2.PullRequest], AsyncGenerator[bytes, None]]
 class FakeSource:
     """A peer in memory. `held` is what it has; `script` may replace its answer."""
 
-    def __init__(
-        self,
-        name: str,
-        held: Sequence[str],
-        script: Script | None = None,
-    ) -> None:
+    def __init__(self, name: str, held: Sequence[str], script: Script | None = None) -> None:
         self.name = name
         self.held = set(held)
         self.epoch = 3
