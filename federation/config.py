@@ -118,7 +118,7 @@ class PullingConfig(BaseModel):
     workers: Annotated[int, Field(ge=0, le=WORKERS_MAX)] = 0
     """Processes that take blocks of peers from their connections into staging and check them; 0: the gateway
     does that itself. All else the gateway does in any case. See the capacity table in docs/operations.md.
-    Each has `channels_per_peer` connections to each gateway of a peer."""
+    Each has connections of its own (`channels_per_peer`)."""
 
 
 class GroupFile(GroupConfig):

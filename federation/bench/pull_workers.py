@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
 from federation.bench.cpu import grown
 from federation.bench.engines import BenchError
@@ -15,6 +15,11 @@ from federation.bench.pull_figures import ARMS, BLOCKS, READERS, Measured, Worke
 from federation.bench.pull_options import GIB, LEASE_MS, LIMITS, PullBench, Say
 from federation.bench.resources import free_port_base
 from federation.bench.worker import Worker
+
+WARM_ROUNDS: Final = 4
+"""Not counted: connections are made, and each process touches for the first time what it has of staging."""
+STAGING_BYTES: Final = 512 << 20
+"""Little more than one round's pulls: the rounds that count find it touched."""
 
 
 class Rig(Protocol):
@@ -36,8 +41,9 @@ async def with_workers(
 ) -> None:
     """A pair of groups for each arm, all at once; taken down again whatever happens."""
     await asyncio.to_thread(folder.mkdir)
-    written = (options.rounds + 1) * READERS * BLOCKS * options.block_bytes
+    written = (options.rounds + WARM_ROUNDS) * READERS * BLOCKS * options.block_bytes
     base = free_port_base(2 * len(ARMS), options.port_base)
+    limits = LIMITS | {"staging_bytes": STAGING_BYTES}
     sets: dict[str, GroupSet] = {}
     left: list[str] = []
     try:
@@ -52,7 +58,7 @@ async def with_workers(
                 pulling_workers=pulling,
             )
             own = folder / f"{serving}-{pulling}"
-            configs = await asyncio.to_thread(write_groups, own, "federated", layout, LIMITS)
+            configs = await asyncio.to_thread(write_groups, own, "federated", layout, limits)
             await init_peers(own, configs, own / "peer-init.log")
             sets[name] = GroupSet(configs, own, say, stop)
             await sets[name].up()
@@ -81,13 +87,13 @@ def _measure(
             writer, reader = rig.engines(held)
             more = [rig.reader(held, f"reader-{n}") for n in range(1, READERS)]
             opened[arm] = (writer, [reader, *more])
-        for number in range(rounds + 1):
+        for number in range(rounds + WARM_ROUNDS):
             if stop.is_set():
                 return
             for arm in list(rigs)[:: 1 if number % 2 else -1]:
                 writer, readers = opened[arm]
                 ms, used = _pulls(rigs[arm], writer, readers, number)
-                if number:  # the first warms connections and memory up
+                if number >= WARM_ROUNDS:
                     outcome.arms.setdefault(arm, Measured()).add(ms, used)
 
 

@@ -1,7 +1,7 @@
-"""Connections for blocks to one gateway of a peer: several, since one is worth no more than one core.
+"""Connections for blocks to one gateway of a peer: one, and one for each more serving process that it has.
 
-A connection is one at both ends: its TLS is one thread's work here, and at a peer with several serving
-processes it leads to one of them. Pulls go over whichever has fewest.
+A connection leads to one of them, so one is worth no more than that is. Pulls go over whichever has fewest.
+Between one process and one, several were no faster than one.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ _BROKEN = grpc.ChannelConnectivity.TRANSIENT_FAILURE
 class Bulk:
     """See the module, and `federation.transfer.landing.Way`.
 
-    No connection is made before the first pull; then all of them are. Where the peer has several serving
-    processes, connections are made anew until they lead to different ones.
+    None is made before the first pull; how many serving processes the peer has is in its first answer.
+    Connections are made anew until they lead to different ones.
 
     Args:
         peer: its name, for errors.
         make: makes a channel, with connections of its own.
-        count: how many.
+        most: of them.
         retry_after_max_ms: for which a peer can have us wait.
     """
 
@@ -47,18 +47,19 @@ class Bulk:
         self,
         peer: str,
         make: Callable[[], grpc.aio.Channel],
-        count: int,
+        most: int,
         retry_after_max_ms: int,
     ) -> None:
         self._make = make
-        self.channels = [make() for _ in range(count)]
-        self._leads: list[int | None] = [None] * count
+        self._most = most
+        self.channels = [make()]
+        self._leads: list[int | None] = [None]
         """To which of the peer's serving processes each leads."""
         self._workers = 1
         self._moved_at = float("-inf")
         self._closing: set[asyncio.Task[None]] = set()
         self._peer = peer
-        self._open = [0] * count
+        self._open = [0]
         self._retry_after_max_ms = retry_after_max_ms
 
     async def pull(
@@ -131,6 +132,10 @@ class Bulk:
     def _heard(self, place: int, channel: grpc.aio.Channel, said: tuple[int, int]) -> None:
         if self.channels[place] is channel:
             self._leads[place], self._workers = said
+            while len(self.channels) < min(self._most, self._workers):
+                self.channels.append(self._make())
+                self._leads.append(None)
+                self._open.append(0)
 
     def _spread(self) -> None:
         """Makes a connection anew that leads where another does, while processes are left to which none does.

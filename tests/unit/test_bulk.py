@@ -72,6 +72,7 @@ async def pulls(*states: grpc.ChannelConnectivity, count: int) -> list[Connectio
     made = [Connection(state) for state in states]
     waiting = iter(made)
     bulk = Bulk("east", lambda: next(waiting), len(made), 1000)  # type: ignore[arg-type, return-value]
+    bulk._heard(0, bulk.channels[0], (0, len(made)))
     answers = [bulk.pull(b"", 10.0, 10.0, metadata=()) for _ in range(count)]
     tasks = [asyncio.create_task(anext(answer)) for answer in answers]
     await asyncio.sleep(0)
@@ -121,6 +122,7 @@ async def test_connections_are_made_anew_until_they_lead_to_different_processes(
         return made[-1]
 
     bulk = Bulk("east", make, 2, 1000)
+    assert len(made) == 1, "one, as long as it is not known that there are more processes"
     held = [await first(bulk), await first(bulk)]  # both lead to the first
     third = await first(bulk)
     assert len(made) == 2, "none is closed under a pull"
