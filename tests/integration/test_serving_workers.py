@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -14,20 +15,27 @@ import pytest
 from federation.config import load_group
 from federation.errors import MoonmeshError
 from federation.peers import processes
-from tests.support.federation import Federation, read, write
+from tests.support.federation import BLOCK, Federation, read, write
 from tests.support.wait import wait_for
 
 pytestmark = [pytest.mark.real]
 
 WORKERS = 2
+MESSAGE_BYTES = 1 << 20
+RATE = 8 << 20
+"""Bytes a second that a peer may have of east, and that may come at once."""
 
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
-    own = {"east": {"serving": {"workers": WORKERS}}}
-    limits = {"peer_leased_bytes_min": "64 MiB"}
+    limits = {
+        "hello_interval_ms": 200,
+        "peer_leased_bytes_min": "64 MiB",
+        "peer_bytes_per_s": RATE,
+    }
+    own = {"east": {"serving": {"workers": WORKERS}, "limits": limits}}
     folder = tmp_path_factory.mktemp("workers")
-    with Federation(folder, own=own, limits=limits, dram="512 MiB") as federation:
+    with Federation(folder, own=own, dram="512 MiB") as federation:
         yield federation
 
 
@@ -73,6 +81,38 @@ def test_one_that_is_killed_under_load_costs_no_byte_and_its_peer_is_not_shut_ou
     assert len(after & set(before)) == WORKERS - 1, "the other one was not touched"
     (peer,) = pair.status("west")["peers"]
     assert peer["breaker"] == "closed"
+
+
+def test_what_a_peer_may_have_it_has_of_all_of_them_together(pair: Federation) -> None:
+    keys = [f"rate-{i}" for i in range(3600)]
+    for start in range(0, len(keys), 200):
+        write(pair.store("east"), keys[start : start + 200])
+    readers = [pair.engine("west", deadline_ms=10_000 + i) for i in range(4)]
+    wait_for(lambda: read(readers[0], keys[-1:]) == ["peer"], 20, "west to see them")
+    before = served(pair)
+    began = time.monotonic()
+
+    def chain(place: int) -> int:
+        mine = keys[place : len(keys) - 1 : len(readers)]
+        return sum(
+            read(readers[place], mine[start : start + 50]).count("peer")
+            for start in range(0, len(mine), 50)
+        )
+
+    with ThreadPoolExecutor(len(readers)) as threads:
+        came = sum(threads.map(chain, range(len(readers))))
+    allowed = RATE * (1 + time.monotonic() - began) + WORKERS * MESSAGE_BYTES
+    assert 2.5 * RATE < came * BLOCK <= allowed
+    after = served(pair)
+    assert all(now > then for now, then in zip(after, before, strict=True)), "of both"
+
+
+def served(federation: Federation) -> list[int]:
+    """Blocks that each has read for peers."""
+    return [
+        sum(n for what, n in each["store"]["outcomes"].items() if what.endswith(".hit"))
+        for each in workers(federation)
+    ]
 
 
 async def test_a_port_that_others_share_is_found_taken(
