@@ -47,6 +47,8 @@ class _Pull:
 
     def __init__(self, order: pulling_pb2.Pull, message_bytes: int) -> None:
         self.id = order.id
+        self.over = pulling_pb2.Over(id=order.id)
+        """How it ended; where it was stopped the gateway knows why."""
         self.request = peer_pb2.PullRequest.FromString(order.request)
         self.places: dict[int, memoryview] = {}
         self.last, self.size = -1, 0
@@ -122,6 +124,8 @@ class Pulling:
             pull = _Pull(message.pull, self._limits.message_bytes)
             task = asyncio.create_task(self._pull(pull, message.pull))
             self._pulls[pull.id] = (pull, task)
+            # And not at the end of the task: one that is stopped before it runs has none.
+            task.add_done_callback(lambda _: self._over(pull))
         elif which == "more":
             if found := self._pulls.get(message.more.id):
                 allowance = found[0].allowance
@@ -147,7 +151,7 @@ class Pulling:
             found[1].cancel()
 
     async def _pull(self, pull: _Pull, order: pulling_pb2.Pull) -> None:
-        over = pulling_pb2.Over(id=pull.id)
+        over = pull.over
         try:
             way = self._way(order.peer, order.address)
             if not order.request:
@@ -172,14 +176,13 @@ class Pulling:
             over.error, over.what = type(error).__name__, error.what
             if isinstance(error, ShedError):
                 over.retry_after = error.retry_after
-        except asyncio.CancelledError:
-            pass  # the gateway knows why
         except Exception as error:
             log.exception("a pull from %s ended by a defect", order.peer)
             over.error, over.what = "Defect", str(error)
-        finally:
-            self._pulls.pop(pull.id, None)
-            self._tell(pulling_pb2.FromPulling(over=over))
+
+    def _over(self, pull: _Pull) -> None:
+        del self._pulls[pull.id]
+        self._tell(pulling_pb2.FromPulling(over=pull.over))
 
     async def _land(self, pull: _Pull, message: bytes) -> None:
         """Puts what is in a message in its place, and tells the gateway."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections import deque
 from collections.abc import Callable
 
 from federation.config import Limits
-from federation.errors import PeerError
+from federation.errors import MoonmeshError, PeerError
 from federation.identity import DIGEST_BYTES
 from federation.limits.errors import DigestError, LateError, ShedError, StallError
 from federation.peers.channel import PING_SECONDS, Channel
@@ -28,6 +29,8 @@ from federation.transfer.frames import Block, FrameError, Missing, NoRoomError
 from federation.transfer.landing import Answer, Room, Taken
 from local_group.holdings import HOPS_MAX
 from moonmesh.v1 import peer_pb2, pulling_pb2
+
+log = logging.getLogger(__name__)
 
 START_SECONDS = 30.0
 """Until its first word, silence is no fault: Python loads."""
@@ -264,7 +267,9 @@ class PullWorker:
                 if message is None:
                     return ""
                 self._take(message)
-            except (PeerError, ValueError) as error:
+            except Exception as error:  # whatever it sends, the gateway goes on
+                if not isinstance(error, (MoonmeshError, ValueError)):
+                    log.warning("a message of a pulling process", exc_info=True)
                 return f"sent what it may not ({error!s:.200}) and was killed"
 
     def _take(self, message: pulling_pb2.FromPulling) -> None:
