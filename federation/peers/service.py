@@ -305,6 +305,7 @@ class PeerService:
             unattested=request.unattested,
             pull_class=PullClass.told(request.pull_class),
             message_bytes=request.credit,
+            credit=credit.left,
         )
         try:
             async with timeout_at(until), aclosing(blocks) as messages:
