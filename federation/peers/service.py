@@ -28,7 +28,7 @@ from federation.limits.guards import Guards
 from federation.limits.names import Failure, GuardName, Kind
 from federation.peers.arrivals import Arrivals, Method
 from federation.peers.asking import Told
-from federation.peers.call import Call, Context, refuse
+from federation.peers.call import Call, Context, Writing, refuse
 from federation.peers.callers import Caller, Callers
 from federation.peers.gossip_config import HELLO_BYTES_MAX
 from federation.peers.wire import CATALOG_METHOD, HELLO_METHOD, NAMESPACES_METHOD, PULL_METHOD, M
@@ -308,15 +308,17 @@ class PeerService:
             credit=credit.left,
         )
         try:
-            async with timeout_at(until), aclosing(blocks) as messages:
+            async with timeout_at(until), aclosing(blocks) as messages, Writing(call) as writing:
                 async for message in messages:
                     while credit.spent:
+                        await writing.done()
                         more = await self._more(call)
                         if more is None:
                             return  # it has gone, or does without the rest
                         credit.add(more)
                     credit.send(len(message))
-                    await call.write(message)
+                    await writing.write(message)
+                await writing.done()
             return
         except asyncio.TimeoutError:
             why = f"not done in {seconds:g} s"
