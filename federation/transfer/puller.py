@@ -45,6 +45,7 @@ class Puller:
         landed: told of each block once it is in staging.
         unattested: fingerprints of namespaces of which such blocks are taken.
         block_seconds: what computing a block of a namespace takes an engine, where that is known.
+        idle: called whenever no block is being pulled any more.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class Puller:
         limits: Limits,
         unattested: Collection[bytes] = frozenset(),
         block_seconds: Callable[[bytes], float | None] = lambda _: None,
+        idle: Callable[[], None] = lambda: None,
     ) -> None:
         self._staging = staging
         self._holders = holders
@@ -65,6 +67,7 @@ class Puller:
             keys=limits.peer_request_keys_max, message_bytes=limits.control_message_bytes_max
         )
         self._under_way: dict[tuple[bytes, str], Wanted] = {}
+        self._idle = idle
         self._dispatch = Dispatch(limits)
         self._jobs: dict[str, dict[asyncio.Task[None], Job]] = {}
         self._intake = Intake(
@@ -380,5 +383,7 @@ class Puller:
         name = (fingerprint, wanted.key)
         if self._under_way.get(name) is wanted:  # it may be asked for anew by now
             del self._under_way[name]
+            if not self._under_way:
+                self._idle()
         if not wanted.landed.done():
             wanted.landed.set_result(block)
