@@ -66,7 +66,9 @@ def engine_side(
         write=store.write_in_place if in_place else store.write,
         ledger=ledger,
         naming=config.naming,
-        policy=AdmissionPolicy(config.gateway.admit),
+        policy=AdmissionPolicy(
+            config.gateway.admit, lambda: copies.turnover(ledger.holdings.written)
+        ),
         copies=copies,
         dear=lambda block: puller.planner.dear(
             block.fingerprint, block.origin, len(block.data), time.monotonic()

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from federation.catalog.view import CatalogView
 from federation.interruptible import Interruptible
+from federation.limits.ticket import Refusal, Ticket
 from federation.transfer.ask import Wanted
 from federation.transfer.dispatch import Dispatch, Turn
 from federation.transfer.source import Source
@@ -29,6 +30,7 @@ class Job:
         hedge: whether this is the later one of the two.
         lost: whether the other one brings the blocks.
         late: whether it lost, and the peer had its time to say something.
+        dropped: whether its peer has been switched off.
         active: whether it has not ended.
     """
 
@@ -48,6 +50,7 @@ class Job:
     hedge: bool = False
     lost: bool = False
     late: bool = False
+    dropped: bool = False
     active: bool = True
 
     @property
@@ -66,6 +69,18 @@ class Job:
             return True
         left = [wanted for wanted in self.part if not wanted.landed.done()]
         return now >= self.deadline or (bool(left) and not any(w.wanted(now) for w in left))
+
+    async def admitted(self) -> Ticket | Refusal:
+        """A ticket, or the refusal that held until the last who waits gave up, whoever came meanwhile.
+
+        Raises:
+            NobodyWaits: it was given up.
+        """
+        while True:
+            until = self.deadline
+            answer = await self.dispatch.admit(self.turn, until)
+            if not isinstance(answer, Refusal) or self.turn.answer.done() or self.deadline <= until:
+                return answer
 
     def left(self) -> None:
         """Somebody waits no longer: ends it if nobody does; what goes on in the background is less urgent.

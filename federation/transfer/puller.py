@@ -69,7 +69,7 @@ class Puller:
         self._under_way: dict[tuple[bytes, str], Wanted] = {}
         self._idle = idle
         self._dispatch = Dispatch(limits)
-        self._jobs: dict[str, set[asyncio.Task[None]]] = {}
+        self._jobs: dict[str, dict[asyncio.Task[None], Job]] = {}
         self._intake = Intake(
             staging=staging,
             settle=self._arrived,
@@ -151,6 +151,12 @@ class Puller:
         for carrier in changed.values():
             carrier.reclass()
         return Ask(blocks, pull_class)
+
+    def drop(self, peer: str) -> None:
+        """Ends every pull from a peer, also those that wait; what they lack is asked of other holders."""
+        for task, job in list(self._jobs.get(peer, {}).items()):
+            job.dropped = True
+            task.cancel()
 
     async def close(self) -> None:
         """Ends every pull."""
@@ -260,14 +266,16 @@ class Puller:
         return job
 
     def _run(self, job: Job) -> None:
-        jobs = self._jobs.setdefault(job.source.name, set())
+        jobs = self._jobs.setdefault(job.source.name, {})
         task = asyncio.create_task(self._pull(job))
 
         def ended(task: asyncio.Task[None]) -> None:
-            jobs.discard(task)
+            del jobs[task]
             self._dispatch.leave(job.turn)  # here, for a task that ends before it runs
+            if job.dropped and job.active:
+                self._ended(job, others=True, same=False)
 
-        jobs.add(task)
+        jobs[task] = job
         task.add_done_callback(ended)
 
     async def _pull(self, job: Job) -> None:
@@ -279,7 +287,7 @@ class Puller:
         same = False
         """Whether this one may be asked again."""
         try:
-            ticket = await self._admitted(job)
+            ticket = await job.admitted()
             if not isinstance(ticket, Refusal):
                 await self._with_ticket(ticket, job)
                 source.absolve()
@@ -305,16 +313,8 @@ class Puller:
             if job.alarm is not None:
                 job.alarm.cancel()
             self._dispatch.leave(job.turn)
-            self._ended(job, others, same)
+            self._ended(job, others or job.dropped, same)
             job.part_with()
-
-    async def _admitted(self, job: Job) -> Ticket | Refusal:
-        """A ticket, or the refusal that held until the last who waits gave up, whoever came meanwhile."""
-        while True:
-            until = job.deadline
-            answer = await self._dispatch.admit(job.turn, until)
-            if not isinstance(answer, Refusal) or job.turn.answer.done() or job.deadline <= until:
-                return answer
 
     def _ended(self, job: Job, others: bool, same: bool) -> None:
         """What is left of a request is asked of another holder, if it may be, or given up.
