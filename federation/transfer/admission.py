@@ -160,6 +160,7 @@ class Admission:
             batch = self._within_quota([item for item in batch if self._absent(item.block)])
             if batch:
                 await self._admit(batch)
+            del batch  # it would keep its blocks' memory until the next comes
 
     def _within_quota(self, batch: Sequence[_Item]) -> list[_Item]:
         size = 0

@@ -60,7 +60,7 @@ class Checker(Sized, Protocol):
     """The lease-free question to the master."""
 
     async def query(self, keys: Sequence[str]) -> Mapping[str, int | None]:
-        """Sizes of the keys that exist; None where the master cannot be asked without a lease."""
+        """Sizes of the keys that exist; 0 on SSD, None where the master cannot be asked without a lease."""
 
 
 def _failure(outcome: Outcome) -> PeerError | None:
@@ -74,8 +74,8 @@ def _failure(outcome: Outcome) -> PeerError | None:
 
 
 def _may_be(held: Held, size: int | None) -> bool:
-    """Whether a block that Mooncake has with this size (None: unknown) can be what was written."""
-    return size is None or size == held.size or held.rival is not None
+    """Whether a block that Mooncake has with this size (0 or None: unknown) can be what was written."""
+    return not size or size == held.size or held.rival is not None
 
 
 class BlockServer:
