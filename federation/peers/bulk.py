@@ -71,7 +71,11 @@ class Bulk:
         room: Room | None = None,
         metadata: tuple[tuple[str, str], ...] | None = None,
     ) -> Answer:
-        """The raw messages of one answer; see `Way`."""
+        """The raw messages of one answer; see `Way`.
+
+        While the caller looks at one message the next is on its way: gRPC's threads receive and decrypt one
+        when it is asked for.
+        """
         telling: asyncio.Task[None] | None = None
         call: grpc.aio.UnaryStreamCall[Any, Any] | grpc.aio.StreamStreamCall[Any, Any]
         metadata = inject() if metadata is None else metadata
@@ -83,11 +87,12 @@ class Bulk:
             else:
                 call = channel.stream_stream(PULL_METHOD)(timeout=timeout, metadata=metadata)
                 telling = asyncio.create_task(_tell(call, raw, allowance))
+            coming = _reading(call)
             try:
                 while True:
                     try:
                         async with timeout_of(stall):
-                            message = await call.read()
+                            message = await coming
                     except asyncio.TimeoutError:
                         why = f"nothing came for {stall:g} s"
                         raise StallError(why, where=self._peer) from None
@@ -96,6 +101,8 @@ class Bulk:
                     if not told:
                         told = True
                         self._heard(place, channel, which_worker(await call.initial_metadata()))
+                    coming = _reading(call)
+                    await asyncio.sleep(0)  # so that it begins
                     yield message
             except grpc.aio.AioRpcError as error:
                 if error.code() is grpc.StatusCode.UNAVAILABLE and self._stands:
@@ -103,6 +110,7 @@ class Bulk:
                     raise LostError(what, where=self._peer) from error
                 raise explain(error, self._peer, self._retry_after_max_ms) from error
             finally:
+                coming.cancel()
                 if telling is not None:
                     telling.cancel()
                 call.cancel()
@@ -178,6 +186,23 @@ class Bulk:
 async def _standing(channel: grpc.aio.Channel) -> None:
     while (state := channel.get_state(try_to_connect=True)) is not _READY:
         await channel.wait_for_state_change(state)
+
+
+def _reading(
+    call: grpc.aio.UnaryStreamCall[Any, Any] | grpc.aio.StreamStreamCall[Any, Any],
+) -> asyncio.Task[Any]:
+    """The next message. That it failed need not be of interest to anybody."""
+
+    async def read() -> Any:
+        return await call.read()
+
+    def over(task: asyncio.Task[Any]) -> None:
+        if not task.cancelled():
+            task.exception()
+
+    task = asyncio.create_task(read())
+    task.add_done_callback(over)
+    return task
 
 
 async def _tell(

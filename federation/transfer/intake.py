@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from contextlib import aclosing
 
 from federation.config import Limits
@@ -17,7 +17,7 @@ from federation.stopwatch import Stopwatch
 from federation.telemetry import SPAN_PEER_PULL, SPAN_TRANSFER_VERIFY, span
 from federation.transfer.ask import NobodyWaits, Wanted
 from federation.transfer.dispatch import Turn
-from federation.transfer.frames import HEADER_BYTES, Block, Decoder
+from federation.transfer.frames import HEADER_BYTES, Block, Decoder, Missing
 from federation.transfer.hedge import Hedges
 from federation.transfer.job import Job
 from federation.transfer.landing import Taken
@@ -78,11 +78,14 @@ class Intake:
         job.began = began = loop.time()
         owed = self._limits.peer_silence_ms / 1000 + LISTEN_MORE_SECONDS
         seconds = max(job.deadline - began, owed)
+        job.stream_ends = began + seconds
         claim = job.turn.claim
         timed = self.speeds.begin(source.name, began, claim.pull_class.name)
         asked_at = time.monotonic()
         room = _Room(self._staging, source.name)
         ended, landed = False, 0
+        untouched: Iterator[Block | Missing] = iter(())
+        """Blocks of a message that another process took apart, which nobody has looked at."""
         decoder = Decoder(
             [w.max_size for w in part],
             self._limits.message_bytes + HEADER_BYTES * (1 + len(part)),
@@ -112,6 +115,7 @@ class Intake:
                         async for message in messages:
                             if isinstance(message, Taken):
                                 size, events = message.size, iter(message.events)
+                                untouched = events
                             else:
                                 size, events = len(message), decoder.feed(message)
                             for event in events:
@@ -157,6 +161,9 @@ class Intake:
             if job.arrived:
                 timed.done()
             self._staging.release(decoder.unfinished_bytes, source.name)
+            for event in untouched:
+                if isinstance(event, Block):
+                    room.give(len(event.data))
 
     def _lacks(self, job: Job, wanted: Wanted) -> None:
         """The peer says that it does not have a block."""
