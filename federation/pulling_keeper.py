@@ -30,6 +30,9 @@ _PR_SET_PDEATHSIG = 1
 def main() -> int:
     """Runs the keeper until its gateway is gone; the exit code."""
     channel, memory = map(int, sys.argv[1:])
+    # Whoever ends the gateway's process group ends the gateway: we go with it, after its last pull.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)
     gateway = socket.socket(fileno=channel)
     staging = mmap.mmap(memory, os.fstat(memory).st_size)
     os.close(memory)
