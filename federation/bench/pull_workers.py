@@ -19,8 +19,8 @@ from federation.bench.worker import Worker, WorkerError
 WARM_ROUNDS: Final = 4
 """Not counted: connections are made, and each process touches for the first time what it has of staging."""
 FAILED_MAX: Final = 3
-"""Pulls that may miss a block, in all: an engine takes a gateway that is silent for a moment, on a machine that
-is short of processors, for frozen."""
+"""Pulls that may miss a block, in all: an engine takes a gateway that is silent for a moment, on a machine
+that is short of processors, for frozen."""
 STAGING_BYTES: Final = 512 << 20
 """Little more than one round's pulls: the rounds that count find it touched."""
 
