@@ -34,7 +34,7 @@ def list_(
     from rich.console import Console
     from rich.table import Table
 
-    from chaos.scenario import find, load_scenario, suites
+    from chaos.suites import find, load_scenario, suites
 
     table = Table("suite", "scenario", "load, s", "what happens")
     for path in find(names or suites()):
@@ -53,6 +53,12 @@ def run(
         int | None, typer.Option(min=0, help="Repeats a run.", show_default="drawn")
     ] = None,
     repeat: Annotated[int, typer.Option(min=1, max=1000, help="Run each so often.")] = 1,
+    duration: Annotated[
+        float | None,
+        typer.Option(
+            min=1, max=86_400, help="Go on with the next seeds for so many seconds.", metavar="S"
+        ),
+    ] = None,
     retries: Annotated[
         int,
         typer.Option(
@@ -82,12 +88,14 @@ def run(
     import asyncio
     import random
 
-    from chaos.network.choose import check, choose
+    from chaos.network.choose import choose
+    from chaos.possible import why_not
     from chaos.progress import ConsoleProgress
     from chaos.report import as_dict, show, write_json, write_junit
     from chaos.runner import Planned, Runner
-    from chaos.scenario import find, load_scenario
+    from chaos.suites import find, load_scenario
     from federation.bench.report import check_writable
+    from federation.errors import UsageError
     from local_group.scheduling import NOT_SHARED, one_share
 
     check_writable(json_file)
@@ -96,7 +104,9 @@ def run(
     chosen = random.SystemRandom().randrange(1 << 31) if seed is None else seed
     console = _console()
     kind = choose(network.value, console.print)
-    check(kind, [item.scenario for item in planned])
+    reasons = [why_not(item.scenario, kind) for item in planned]
+    if all(reasons):
+        raise UsageError(f"nothing of this can be run here: {planned[0].word}: {reasons[0]}")
     with ConsoleProgress(console, repeat * len(planned)) as progress:
         runner = Runner(
             planned,
@@ -107,6 +117,7 @@ def run(
             port_base=port_base,
             progress=progress,
             network=kind,
+            duration=duration,
         )
         with one_share() as shared:
             if not shared:
@@ -162,7 +173,7 @@ def ablate(
     from chaos.ablate import ablate as each
     from chaos.progress import ConsoleProgress
     from chaos.runner import Outcome, Planned, Runner
-    from chaos.scenario import find, load_scenario
+    from chaos.suites import find, load_scenario
     from federation.bench.report import check_writable, command_line
     from federation.errors import UsageError
     from federation.limits.names import GuardName
@@ -201,7 +212,7 @@ def ablate(
 
 def _word(path: Path) -> str:
     """How a scenario is named on the command line."""
-    from chaos.scenario import SCENARIOS
+    from chaos.suites import SCENARIOS
 
     if path.is_relative_to(SCENARIOS):
         return str(path.relative_to(SCENARIOS).with_suffix(""))

@@ -118,7 +118,9 @@ class Record:
     statuses: dict[str, dict[str, Any]] = field(default_factory=dict)
     """What the gateways said at its end."""
     books: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """What hostile peers said of themselves."""
+    """What hostile peers said of themselves, and what faults counted, under their step's word."""
+    restarts: int = 0
+    """Parts of the groups that were started anew."""
     problems: list[str] = field(default_factory=list)
     """What was not well afterwards, and did not become so in time."""
     healthy_s: float = 0.0

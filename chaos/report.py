@@ -67,6 +67,7 @@ def _scenario(result: Result) -> dict[str, Any]:
         "repeated": result.repeated,
         "seconds": round(result.seconds, 2),
         "error": result.error,
+        "skipped": result.skipped,
         "again": result.again,
         "invariants": [asdict(verdict) for verdict in result.verdicts],
         "figures": result.figures,
@@ -80,6 +81,7 @@ def targets(results: Sequence[Result], interrupted: bool = False) -> list[Target
     """
     whole = not interrupted and len({r.name for r in results}) >= SUITE_MIN
     rounds = max((r.round for r in results), default=-1) + 1
+    results = [r for r in results if not r.skipped]
     sound = {r.name for r in results} - {r.name for r in results if not r.held}
     ran = [r for r in results if r.figures]
     reads = sum(r.figures["peer_reads_during_fault"] for r in ran if r.name == FROZEN)
@@ -142,6 +144,7 @@ def write_junit(report: dict[str, Any], path: Path) -> None:
         tests=str(len(scenarios)),
         failures=str(sum(_failed(s) and not s["error"] for s in scenarios)),
         errors=str(sum(bool(s["error"]) for s in scenarios)),
+        skipped=str(sum(bool(s["skipped"]) for s in scenarios)),
         time=str(report["seconds"]),
         timestamp=report["written_at"],
     )
@@ -150,7 +153,9 @@ def write_junit(report: dict[str, Any], path: Path) -> None:
         case = Xml.SubElement(
             suite, "testcase", classname="chaos", name=name, time=str(one["seconds"])
         )
-        if one["error"]:
+        if one["skipped"]:
+            Xml.SubElement(case, "skipped", message=_xml(one["skipped"]))
+        elif one["error"]:
             Xml.SubElement(case, "error", message=_xml(one["error"])).text = one["again"]
         elif _failed(one):
             broken = [i for i in one["invariants"] if not i["held"] and not i["off"]]
@@ -163,7 +168,7 @@ def write_junit(report: dict[str, Any], path: Path) -> None:
 
 def _failed(one: dict[str, Any]) -> bool:
     """Whether a scenario broke, and was not run again after."""
-    return not one["held"] and not one["repeated"]
+    return not one["held"] and not one["repeated"] and not one["skipped"]
 
 
 def _xml(text: str) -> str:
@@ -197,6 +202,7 @@ class _ScenarioShown(_Shown):
     repeated: bool
     seconds: float
     error: str
+    skipped: str = ""
     again: str
     invariants: list[_Invariant]
     figures: _Figures
@@ -262,6 +268,8 @@ def show(report: dict[str, Any], console: Console) -> None:
             mark = Text("again", "yellow")
         if one["error"]:
             mark = Text("NOT RUN", "bold red")
+        if one.get("skipped"):
+            mark = Text("not run", "yellow")
         checked = one["figures"].get("verified_bytes", 0) / MIB
         table.add_row(
             Text(one["name"]),
@@ -282,7 +290,7 @@ def show(report: dict[str, Any], console: Console) -> None:
             highlight=False,
         )
     for one in report["scenarios"]:
-        if not one["held"]:
+        if not one["held"] and not one.get("skipped"):
             console.print(Text(f"\n{one['name']}, seed {one['seed']}:", "bold red"))
             if one["error"]:
                 console.print(Text(f"  {one['error']}"))
@@ -295,6 +303,8 @@ def show(report: dict[str, Any], console: Console) -> None:
 
 
 def _remark(one: dict[str, Any]) -> str:
+    if one.get("skipped"):
+        return str(one["skipped"])
     if one["error"]:
         return str(one["error"]).splitlines()[0][:100]
     broken = [i["name"] for i in one["invariants"] if not i["held"] and not i["off"]]

@@ -22,7 +22,9 @@ from chaos.load.keys import GUEST
 from chaos.load.spec import EngineSpec
 from chaos.network.base import Network
 from chaos.record import PROBE
-from chaos.scenario import Hostile, Topology
+from chaos.section import Topology
+from chaos.site import Site
+from chaos.steps import Hostile
 from federation.bench.groups import GroupSet, moonmesh
 from federation.bench.piped import last_lines
 from federation.config import GroupFile
@@ -72,6 +74,9 @@ class Stage:
         self._epochs = 0
         self.hostile: dict[str, Helper] = {}
         """The hostile peers that are in their places."""
+        self.others: list[int] = []
+        """Processes of faults that are neither burners nor hostile peers."""
+        self.site = Site(topology, folder, network)
         self._resting: dict[str, Helper] = {}
         """Programs of hostile peers that are in nobody's way until their place is taken again: by a peer
         that need not be started then, which takes a second of CPU."""
@@ -85,6 +90,7 @@ class Stage:
             ChaosError: if that fails.
         """
         write(self.topology, self.network, self.folder)
+        await self.site.up()
         log = self.folder / "peer-init.log"
         code, _ = await asyncio.gather(
             moonmesh("peer", "init", str(self.folder), log=log, timeout=60), self.network.up()
@@ -92,7 +98,8 @@ class Stage:
         if code != 0:
             raise ChaosError(f"moonmesh peer init failed:\n{last_lines(log)}", where=str(log))
         configs = [self.folder / name / "group.toml" for name in self.topology.groups]
-        inside = {name: self.network.inside(name) for name in self.topology.groups}
+        await self.site.listen()
+        inside = {name: self.site.inside(name) for name in self.topology.groups}
         self._set = GroupSet(configs, self.folder, self._say, stop, inside)
         await self._set.up()
         if stop.is_set():
@@ -138,6 +145,7 @@ class Stage:
         await asyncio.gather(*(engine.end() for engine in self.everyone().values()))
         self.engines, self.probe = {}, None
         left = await self._set.down() if self._set else []
+        await self.site.down()
         return [f"group {name}" for name in left] + await self.network.down()
 
     def everyone(self) -> dict[str, EngineHandle]:
@@ -154,7 +162,7 @@ class Stage:
             and any(GUEST in shared for shared in self.topology.hostile.values()),
         )
         log = self.folder / f"{role}-{name}.log"
-        return await EngineHandle.start(spec, log, self.network.inside(name))
+        return await EngineHandle.start(spec, log, self.site.beside(name))
 
     # What faults act on
 
@@ -213,6 +221,7 @@ class Stage:
         found: list[psutil.Process] = []
         helpers = [*self.hostile.values(), *self._resting.values()]
         pids = [helper.pid for helper in helpers] + self.network.pids + self.burners
+        pids += self.others + self.site.pids
         for name in self.topology.groups:
             with contextlib.suppress(ChaosError):
                 for child in self.state(name).children.values():
@@ -223,6 +232,14 @@ class Stage:
             with contextlib.suppress(psutil.Error):
                 found.append(psutil.Process(pid))
         return found
+
+    def restarts(self) -> int:
+        """How often parts of the groups were started anew so far."""
+        count = 0
+        for name in self.topology.groups:
+            with contextlib.suppress(ChaosError):
+                count += sum(child.restarts for child in self.state(name).children.values())
+        return count
 
     def thaw(self) -> None:
         """Continues everything that may have been stopped."""

@@ -10,7 +10,7 @@ import pytest
 from chaos.invariants.verdict import Verdict
 from chaos.monitor import guard_numbers
 from chaos.record import Record
-from chaos.scenario import find
+from chaos.suites import find
 from federation.limits.names import GuardName
 from tests.support.groups import REPOSITORY
 from tests.unit.test_chaos_judge import FAULT, call, sound, verdict

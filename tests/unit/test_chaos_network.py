@@ -18,7 +18,7 @@ from chaos.network.choose import check, choose
 from chaos.network.loopback import Loopback, free_ports
 from chaos.network.namespaces import Namespaces
 from chaos.network.rules import Way
-from chaos.scenario import find, load_scenario
+from chaos.suites import find, load_scenario
 from federation.errors import UsageError
 from local_group.state import ProcessId
 
