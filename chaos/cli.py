@@ -49,6 +49,9 @@ def run(
     names: Annotated[list[str], typer.Argument(help="Suites, SUITE/NAME, files or folders.")],
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the report.")] = None,
     junit: Annotated[Path | None, typer.Option(help="Write JUnit XML.")] = None,
+    html: Annotated[
+        Path | None, typer.Option(help="Write one HTML page: faults above what came of them.")
+    ] = None,
     seed: Annotated[
         int | None, typer.Option(min=0, help="Repeats a run.", show_default="drawn")
     ] = None,
@@ -91,7 +94,7 @@ def run(
     from chaos.network.choose import choose
     from chaos.possible import why_not
     from chaos.progress import ConsoleProgress
-    from chaos.report import as_dict, show, write_json, write_junit
+    from chaos.report import as_dict, show, write_html, write_json, write_junit
     from chaos.runner import Planned, Runner
     from chaos.suites import find, load_scenario
     from federation.bench.report import check_writable
@@ -100,6 +103,7 @@ def run(
 
     check_writable(json_file)
     check_writable(junit)
+    check_writable(html)
     planned = [Planned(load_scenario(path), _word(path)) for path in find(names)]
     chosen = random.SystemRandom().randrange(1 << 31) if seed is None else seed
     console = _console()
@@ -131,6 +135,8 @@ def run(
         write_json(report, json_file)
     if junit is not None:
         write_junit(report, junit)
+    if html is not None:
+        write_html(report, html)
     if outcome.interrupted:
         raise typer.Exit(128 + outcome.interrupted)
     late = all(r.held or r.by_time_alone for r in outcome.results) and not outcome.left
@@ -139,11 +145,16 @@ def run(
 
 
 @app.command()
-def report(file: Annotated[Path, typer.Argument(help="What `run --json` wrote.")]) -> None:
+def report(
+    file: Annotated[Path, typer.Argument(help="What `run --json` wrote.")],
+    html: Annotated[Path | None, typer.Option(help="Write it as one HTML page.")] = None,
+) -> None:
     """Shows a report again; exit 1 if an invariant was broken."""
-    from chaos.report import read_json, show
+    from chaos.report import read_json, show, write_html
 
     found = read_json(file)
+    if html is not None:
+        write_html(found, html)
     show(found, _console())
     if not found["held"]:
         raise typer.Exit(1)

@@ -134,6 +134,7 @@ async def _pass(
         engine.on_samples = one.samples[name].extend
     one.begin = time.monotonic() + START_S
     one.end = one.begin + work.seconds
+    one.steps = [(step, one.begin + step.at) for step in steps]
     if steps:
         one.fault_at = one.begin + min(s.at for s in steps)
         one.fault_end = one.begin + max(s.at + (s.lasts or 0) for s in steps)

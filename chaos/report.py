@@ -15,6 +15,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from chaos.drawing.page import page
 from chaos.runner import Outcome, Result
 from federation.bench.report import (
     Target,
@@ -129,6 +130,15 @@ def write_json(report: dict[str, Any], path: Path) -> None:
         UsageError: if it cannot be written.
     """
     write_whole(json.dumps(report, indent=2) + "\n", path)
+
+
+def write_html(report: dict[str, Any], path: Path) -> None:
+    """Writes the report as one HTML page, with all that it needs in it.
+
+    Raises:
+        UsageError: if it cannot be written.
+    """
+    write_whole(page(report), path)
 
 
 def write_junit(report: dict[str, Any], path: Path) -> None:

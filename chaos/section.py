@@ -45,7 +45,7 @@ class Topology(Section):
     """Of every group's data. `own`: a small file system each; needs root. `faulty`: the journal and the
     files of coordination are on one that can be told to fail; needs FUSE."""
     clock: bool = False
-    """Whether the wall clock of the groups' processes can be set; needs libfaketime."""
+    """Whether the wall clock of the groups' processes can be set; needs a C compiler."""
     collector: bool = False
     """Whether all groups send their spans to a collector."""
     cores: dict[GroupName, Annotated[tuple[int, ...], Field(strict=False, min_length=1)]] = {}

@@ -49,6 +49,7 @@ class Site:
             elif self._topology.disk == "faulty":
                 self.faulty[name] = await self._faulty(name)
             if self._topology.clock:
+                await asyncio.to_thread(clocks.make, self._folder)
                 clocks.put(self.clock_file(name), 0)
 
     async def _faulty(self, name: str) -> Helper:
@@ -114,7 +115,7 @@ class Site:
         """What to put before a group's commands: where it runs, and what it believes."""
         believes: dict[str, str] = {}
         if self._topology.clock:
-            believes |= clocks.environment(self.clock_file(name))
+            believes |= clocks.environment(self._folder / clocks.LIBRARY, self.clock_file(name))
         if self._topology.collector:
             believes |= {
                 "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://{self._collector(name)}",
