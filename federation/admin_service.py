@@ -23,6 +23,7 @@ class AdminService:
         status: makes the gateway's document.
         peers: None for a group that runs alone.
         namespaces: makes the document of `moonmesh namespaces`.
+        take_orders: puts in force what an operator has switched off; returns why it is not, "" if it is.
         new_pool: makes the pool of this place that of its group; returns why that is refused, "" if it is
             so. None for a group of one place, whose pool nobody doubts.
     """
@@ -33,12 +34,14 @@ class AdminService:
         purge: Purge,
         peers: PeerSide | None,
         namespaces: Callable[[], Awaitable[dict[str, Any]]],
+        take_orders: Callable[[], Awaitable[str]],
         new_pool: Callable[[], Awaitable[str]] | None = None,
     ) -> None:
         self._status = status
         self._namespaces = namespaces
         self._purge = purge
         self._peers = peers
+        self._take_orders = take_orders
         self._new_pool = new_pool
 
     def handlers(self) -> grpc.GenericRpcHandler:
@@ -49,6 +52,7 @@ class AdminService:
             "ReleasePeer": self.release_peer,
             "Namespaces": self.namespaces,
             "NewPool": self.new_pool,
+            "TakeOrders": self.take_orders,
         }
         return grpc.method_handlers_generic_handler(
             "moonmesh.v1.Admin",
@@ -88,6 +92,11 @@ class AdminService:
         """This group's namespaces beside those of its peers, as JSON."""
         told = json.dumps(await self._namespaces())
         return bytes(engine_pb2.NamespacesAnswer(namespaces_json=told).SerializeToString())
+
+    async def take_orders(self, raw: bytes, context: grpc.aio.ServicerContext) -> bytes:
+        """Puts in force what an operator has switched off."""
+        problem = await self._take_orders()
+        return bytes(engine_pb2.OrdersReply(problem=problem).SerializeToString())
 
     async def new_pool(self, raw: bytes, context: grpc.aio.ServicerContext) -> bytes:
         """Makes the pool of this place that of its group."""

@@ -6,12 +6,11 @@ import asyncio
 import logging
 import os
 import random
-import signal
 import time
-from collections.abc import Coroutine, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from federation.admin_service import AdminService
+from federation.background import Background
 from federation.config import GroupFile
 from federation.endpoints import Endpoints
 from federation.engine_side import engine_side
@@ -26,6 +25,7 @@ from federation.limits.guards import make_guards
 from federation.listings import Listings
 from federation.local_store import ADMIN_SECONDS, connect_store
 from federation.namespaces import namespaces_document
+from federation.order_file import OrderFile
 from federation.peering import Membership
 from federation.peers.child import ServingProcess
 from federation.peers.feed import Feed
@@ -37,6 +37,7 @@ from federation.pool import PoolWatch, has_places
 from federation.purge import Purge
 from federation.removal import Removal
 from federation.status import Problems, StatusReport
+from federation.switchboard import Switchboard
 from federation.timeouts import unless
 from federation.transfer.copies import Copies
 from federation.transfer.staging import Staging
@@ -77,7 +78,8 @@ class Gateway:
         self._refusals = RefusalLog()
         self._dialled = RefusalLog()
         self._problems = Problems()
-        self._background: list[asyncio.Task[None]] = []
+        self._background = Background()
+        self._switchboard = Switchboard(OrderFile(config.data_dir))
         self._peers: PeerSide | None = None
         self._exported = member.sharing.all_exported if member else frozenset()
         self._shared = self._exported | (member.sharing.all_imported if member else frozenset())
@@ -107,6 +109,7 @@ class Gateway:
         """
         config, serving = self._config, None
         leading = self._leading
+        self._switchboard.load(self._guards)
         admin = AdminClient(config.admin_url, ADMIN_SECONDS)
         pool = None
         if self._member and has_places(config):
@@ -119,6 +122,7 @@ class Gateway:
                 if self._member and self._spawner:
                     self._peers = self._peer_side(self._member, epoch)
                     serving = self._serving_process(self._member, self._spawner, self._peers)
+                    self._switchboard.serve_by(serving)
                     serving.start()  # it connects while we do
                 self._serving = serving
                 store = await connect_store(config, stop)
@@ -175,6 +179,7 @@ class Gateway:
             on_problem=self._problem,
         )
         staging, puller = side.staging, side.puller
+        self._switchboard.pull_by(puller, peers.sessions.subscriptions if peers else None)
         report = StatusReport(
             config=config,
             leading=self._leading,
@@ -200,6 +205,7 @@ class Gateway:
             dialled=self._dialled,
             peers=peers,
             serving=serving,
+            switchboard=self._switchboard,
         )
         removal = Removal(store, holdings, listings.stored_keys)
         purge = Purge(removal=removal, holdings=holdings, staging=staging)
@@ -208,9 +214,10 @@ class Gateway:
             purge,
             peers,
             lambda: namespaces_document(config, peers, listings.unmatched),
+            self._switchboard.take,
             pool.adopt if pool else None,
         )
-        endpoints = Endpoints()
+        endpoints, start = Endpoints(), self._background.start
         try:
             await listings.restore()
             if serving:
@@ -222,32 +229,31 @@ class Gateway:
                 await endpoints.serve_remote_engines(
                     config, side.engines, side.router, self._group, inner
                 )
-            self._start(side.admission.run())
-            self._start(self._housekeeping(staging, store))
-            self._start(listings.run(self._lost))
-            self._start(GivingBack(self._copies, removal, admin).run())
+            start(side.admission.run())
+            start(self._housekeeping(staging, store))
+            start(listings.run(self._lost))
+            start(GivingBack(self._copies, removal, admin).run())
+            start(self._switchboard.watch())
             if events:
-                self._start(events.run())
+                start(events.run())
             if serving and peers:
                 if not await unless(stop, serving.listening()):
                     return
-                self._start(serving.failed())
+                start(serving.failed())
                 self._say_how_we_are(store)  # the first that peers hear is that we are well
-                self._start(peers.sessions.run())
-            self._start(self._leading.run(self._lead, self._follow))
+                start(peers.sessions.run())
+            start(self._leading.run(self._lead, self._follow))
             if self._follower:
-                self._start(self._follower.run())
+                start(self._follower.run())
             if pool:
-                self._start(pool.run())
+                start(pool.run())
             await endpoints.ready()
             log.info("group %s serves: %s", config.name, self._leading.role)
             await stop.wait()
         finally:
             await endpoints.not_ready()
             self._group.close()
-            for task in self._background:
-                task.cancel()
-            await asyncio.gather(*self._background, return_exceptions=True)
+            await self._background.end()
             await puller.close()
             if peers:
                 await peers.sessions.close()
@@ -377,21 +383,8 @@ class Gateway:
         log.warning("%s", what)
         self._problems.note(what)
 
-    def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = asyncio.create_task(work)
-        task.add_done_callback(_die_with)
-        self._background.append(task)
-        return task
-
 
 async def _stop(endpoints: Endpoints, store: StoreClient) -> None:
     """Beside the serving process's end: Mooncake takes most of a second to let go of either."""
     await endpoints.stop()
     await asyncio.to_thread(store.close)
-
-
-def _die_with(task: asyncio.Task[None]) -> None:
-    """A background task that ends by an error is a defect: say so, and let the supervisor restart us."""
-    if not task.cancelled() and (error := task.exception()) is not None:
-        log.critical("a part of the gateway failed", exc_info=error)
-        os.kill(os.getpid(), signal.SIGTERM)

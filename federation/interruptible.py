@@ -12,7 +12,7 @@ class Interruptible:
     """A part of a task that can be ended from elsewhere, in order: as if nothing more came."""
 
     def __init__(self, task: asyncio.Task[object]) -> None:
-        self._task = task
+        self.task = task
         self.interrupted = False
         self.over = False
 
@@ -20,7 +20,7 @@ class Interruptible:
         """Ends it, at whatever it waits."""
         if not (self.over or self.interrupted):
             self.interrupted = True
-            self._task.cancel()
+            self.task.cancel()
 
 
 @contextlib.contextmanager

@@ -31,6 +31,7 @@ from federation.endpoints import Endpoints
 from federation.errors import MoonmeshError
 from federation.limits.guards import make_guards
 from federation.limits.names import Kind
+from federation.limits.orders import Orders
 from federation.local_store import ADMIN_SECONDS, connect_store
 from federation.peers.channel import Channel, message_bytes_max, receive_now, send_now
 from federation.peers.details import GUARDS
@@ -103,6 +104,7 @@ class Serving:
             config=gossip_config(self._config.limits),
             report=lambda details: self._report(relay.queues if details else None),
             hushed=self._hushed,
+            ordered=self._ordered,
         )
         with StderrWatch(self._refusals):
             work = asyncio.create_task(self._serve(relay, stop))
@@ -170,6 +172,13 @@ class Serving:
     def _hushed(self) -> None:
         if self._service is not None:
             self._service.wake()
+
+    def _ordered(self, orders: Orders) -> None:
+        now = {name: orders.of(name) for name in self._guards}
+        for name, order in now.items():
+            self._guards[name].incoming.order = order
+        if self._service is not None:
+            self._service.ordered(now)
 
     def _report(self, queues: dict[str, int] | None) -> serving_pb2.ServingReport:
         """What it says of itself; with details if there are queues."""

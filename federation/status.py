@@ -18,6 +18,7 @@ from federation.listings import Listings
 from federation.peers.child import ServingProcess
 from federation.peers.gateways import NOT_YET
 from federation.peers.side import PeerSide
+from federation.switchboard import Switchboard
 from federation.transfer.puller import Puller
 from federation.transfer.slots import Slots
 from federation.transfer.staging import Staging
@@ -77,6 +78,7 @@ class StatusReport:
         dialled: RefusalLog,
         peers: PeerSide | None,
         serving: ServingProcess | None,
+        switchboard: Switchboard,
     ) -> None:
         self._config = config
         self._leading = leading
@@ -94,6 +96,7 @@ class StatusReport:
         self._dialled = dialled
         self._side = peers
         self._serving = serving
+        self._switchboard = switchboard
         self._started_at = time.monotonic()
 
     async def document(self) -> dict[str, Any]:
@@ -109,6 +112,7 @@ class StatusReport:
             "epoch": self._leading.newest,
             "leading": self._leads(),
             "uptime_s": round(now - self._started_at, 3),
+            "switches": self._switchboard.status(),
             "certificate_expires": (
                 self._side.member.credentials.not_after.isoformat() if self._side else None
             ),
@@ -154,7 +158,7 @@ class StatusReport:
             barred = self._leading.barred
             elsewhere = f"this gateway neither leads nor follows: {barred}" if barred else ""
             wrong = [elsewhere, self._leading.problem(now), *wrong]
-        return [said for said in wrong if said]
+        return [said for said in wrong if said] + self._switchboard.said()
 
     def _leads(self) -> dict[str, Any]:
         terms = self._leading
@@ -214,6 +218,7 @@ class StatusReport:
                         {**each, "reason": self._reason(each["reason"])} for each in link.status()
                     ],
                     "state": peer.state.value,
+                    "order": self._switchboard.word(peer.name),
                     "reason": self._reason(link.reason),
                     "breaker": link.breaker_state(now),
                     "guards": {

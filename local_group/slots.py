@@ -15,16 +15,19 @@ class SlotFile:
 
     So a reader always finds a whole record, in the midst of a write too, and a write needs no new
     block of the disk: all are taken when the file is made. (A file system that copies on write may
-    need some even so.) Records are not synced: they are for other processes, not for after a crash.
+    need some even so.)
 
     Args:
         path: the file; made by the first `write`.
         slot_bytes: of one place; a record may have 64 less.
+        durable: records are on disk when `write` returns. Without it they are for other processes, not for
+            after a crash.
     """
 
-    def __init__(self, path: Path, slot_bytes: int) -> None:
+    def __init__(self, path: Path, slot_bytes: int, *, durable: bool = False) -> None:
         self._path = path
         self._slot_bytes = slot_bytes
+        self._durable = durable
 
     def read(self) -> bytes | None:
         """The newest record; None where there is none that is whole.
@@ -56,6 +59,8 @@ class SlotFile:
                 descriptor = self._make()
             number, _, place = self._newest(data)
             _write_all(descriptor, _encode(number + 1, record), (1 - place) * self._slot_bytes)
+            if self._durable:
+                os.fsync(descriptor)
         finally:
             os.close(descriptor)
 
@@ -68,6 +73,8 @@ class SlotFile:
             _write_all(descriptor, b" " * (2 * self._slot_bytes), 0)
             os.fsync(descriptor)  # only now are the blocks surely ours
             temporary.replace(self._path)
+            if self._durable:
+                _sync_folder(self._path.parent)
         except BaseException:
             os.close(descriptor)
             raise
@@ -81,6 +88,14 @@ class SlotFile:
             if found is not None and found[0] > best[0]:
                 best = (*found, place)
         return best
+
+
+def _sync_folder(path: Path) -> None:
+    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
 
 
 def _encode(number: int, record: bytes) -> bytes:

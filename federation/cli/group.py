@@ -95,8 +95,9 @@ def status(
             problems.append(why)
     if error is not None:
         problems.append(f"{config} cannot be used now: see the warning, or `moonmesh config check`")
+    off = render.orders_lines(group, gateway)
     phase = "degraded" if problems and report.phase == "ready" else report.phase
-    report = dataclasses.replace(report, phase=phase, problems=problems)
+    report = dataclasses.replace(report, phase=phase, problems=problems + off)
     if as_json:
         typer.echo(render.as_json(report, gateway))
     else:

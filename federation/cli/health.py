@@ -59,6 +59,12 @@ def ask_release(
     return _ask(socket, "ReleasePeer", asked, engine_pb2.ReleasePeerReply, timeout)
 
 
+def ask_orders(socket: Path, timeout: float = ASK_TIMEOUT_S) -> str:
+    """Why what an operator has switched off is not in force; "" once it is."""
+    reply = _ask(socket, "TakeOrders", engine_pb2.OrdersRequest(), engine_pb2.OrdersReply, timeout)
+    return reply if isinstance(reply, str) else reply.problem
+
+
 def ask_new_pool(socket: Path, timeout: float) -> str:
     """Why the pool of this place is not made that of its group; "" once it is."""
     reply = _ask(socket, "NewPool", engine_pb2.NewPoolRequest(), engine_pb2.NewPoolReply, timeout)

@@ -20,6 +20,7 @@ from federation.cli import (
     prefetch,
     purge,
     reference,
+    switch,
     trace,
 )
 from federation.cli.errors import print_error
@@ -41,7 +42,10 @@ app.command()(namespaces.namespaces)
 app.command()(prefetch.prefetch)
 app.command()(new_pool.new_pool)
 app.command()(locate.locate)
+for command in (switch.pause, switch.drain, switch.resume):
+    peer.app.command()(command)
 app.add_typer(peer.app, name="peer")
+app.add_typer(switch.app, name="federation")
 app.add_typer(bench.app, name="bench")
 app.add_typer(trace.app, name="trace")
 app.add_typer(reference.app, name="config")

@@ -1,4 +1,4 @@
-"""`moonmesh peer`: the certificates and keys by which groups know each other."""
+"""`moonmesh peer`: the certificates and keys by which groups know each other; see also `cli.switch`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ if TYPE_CHECKING:
     from federation.trust.authority import Authority
     from federation.trust.keys import StatementKey
 
-app = typer.Typer(no_args_is_help=True, help="Certificates and keys of the groups of a federation.")
+app = typer.Typer(
+    no_args_is_help=True,
+    help="The groups of a federation: certificates and keys, and what holds for each.",
+)
 
 GROUPS_MAX = 64
 

@@ -26,6 +26,22 @@ def gateway_status(group: GroupPlace) -> dict[str, Any] | str:
     return ask_status(group.gateway_socket)
 
 
+def orders_lines(group: GroupPlace, gateway: dict[str, Any] | str | None) -> list[str]:
+    """What an operator has switched off, where there is no gateway that says so itself."""
+    from federation.limits.orders import SAID_HERE
+    from federation.order_file import OrderError, OrderFile
+
+    if isinstance(gateway, dict):
+        return []
+    try:
+        orders = OrderFile(group.data_dir).read()
+    except OrderError as error:
+        return [f"{error}: a gateway that starts exchanges nothing with peers"]
+    if orders.off:
+        return [SAID_HERE[orders.of("")]]
+    return [f"peer {name} is {SAID_HERE[order]}" for name, order in orders.peers.items()]
+
+
 def as_json(report: GroupReport, gateway: dict[str, Any] | str | None) -> str:
     """The status for programs; `gateway` is null where there is none or it does not answer."""
     content = {**asdict(report), "ready": report.ready}
@@ -82,7 +98,7 @@ def _print_gateway(gateway: Mapping[str, Any], problems: Sequence[str], console:
             table.add_row(
                 *_cells(peer, "name"),
                 Text(_addresses(peer)),
-                Text(_state(peer)),
+                Text(_state(peer) + _order(peer)),
                 *_cells(peer, "breaker"),
                 "-" if heard is None else f"{heard} s ago",
                 Text("\n".join(map(_view, _rows(peer.get("views")))) or "-"),
@@ -136,6 +152,12 @@ def _state(peer: Mapping[str, Any]) -> str:
     if said[0] == "alive" and (one_way := _ONE_WAY.get(str(peer.get("link")))):
         said.append(one_way)
     return ", ".join(said)
+
+
+def _order(peer: Mapping[str, Any]) -> str:
+    """What an operator has ordered for it."""
+    order = _text(peer.get("order"))
+    return f", {order}" if order not in ("", "on") else ""
 
 
 def _quarantine_line(peer: Mapping[str, Any]) -> str:

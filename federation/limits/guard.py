@@ -11,6 +11,7 @@ from federation.limits.bucket import TokenBucket
 from federation.limits.budget import LeaseBudget, LeaseRecord, RetryBudget, hops_allowed
 from federation.limits.bulkhead import Bulkhead, Shares
 from federation.limits.names import Failure, GuardName, Kind
+from federation.limits.orders import AGAIN_SECONDS, Order
 from federation.limits.recent import Recent
 from federation.limits.ticket import Cost, Refusal, Ticket
 from federation.limits.verdict import Verdicts
@@ -70,6 +71,8 @@ class Guard:
         self._lately: Recent[GuardName] = Recent()
         self.on_release: Callable[[], None] = lambda: None
         """Called when something is free again: who waits may look."""
+        self.order = Order.ON
+        """What an operator has ordered; hellos pass whatever it is."""
         self._parts = parts
         self._off = off
         self._on_refusal = on_refusal
@@ -84,6 +87,8 @@ class Guard:
     def check(self, cost: Cost, now: float) -> Refusal | None:
         """What `admit` would refuse, None for nothing; changes and counts nothing."""
         parts = self._parts
+        if self._switched_off and cost.kind is not Kind.HELLO:
+            return Refusal(GuardName.SWITCH, AGAIN_SECONDS)
         if (paused := self._paused(cost.kind, now)) is not None:
             return paused
         if (wait := parts.verdicts.wait(cost.kind, now)) > 0:
@@ -101,7 +106,7 @@ class Guard:
     def ready(self, kind: Kind, now: float) -> bool:
         """Whether the peer is well enough to plan on. Says nothing about room."""
         paused = now < self._pauses.get(kind, now) and self._on(GuardName.RETRY_AFTER)
-        return not paused and self._parts.verdicts.wait(kind, now) == 0
+        return not (paused or self._switched_off) and self._parts.verdicts.wait(kind, now) == 0
 
     def admit(self, cost: Cost, now: float) -> Ticket | Refusal:
         """Lets a call begin, or says why not. A ticket ends with its `done`."""
@@ -200,6 +205,7 @@ class Guard:
         parts = self._parts
         pauses = {k.value: round(t - now, 3) for k, t in self._pauses.items() if t > now}
         found: dict[str, Any] = {
+            "order": self.order.value,
             "breaker": self.breaker(now),
             "open": {kind.value: n for kind, n in self._open.items() if n},
             "memory_bytes": parts.memory.used(self.name),
@@ -293,6 +299,10 @@ class Guard:
 
     def _on(self, guard: GuardName) -> bool:
         return guard not in self._off
+
+    @property
+    def _switched_off(self) -> bool:
+        return self.order is not Order.ON and self._on(GuardName.SWITCH)
 
     def _paused(self, kind: Kind, now: float) -> Refusal | None:
         pause = self._pauses.get(kind, now) - now

@@ -72,7 +72,7 @@ class Told:
     """One stream, as its receiver sees it: what was said in the last answer."""
 
     def __init__(self) -> None:
-        self._last: tuple[bool, Sequence[object]] | None = None
+        self._last: tuple[bool, str, Sequence[object]] | None = None
 
     def is_due(
         self, hello: peer_pb2.HelloRequest, reply: peer_pb2.HelloReply, positions: Sequence[object]
@@ -82,7 +82,7 @@ class Told:
         Args:
             positions: of all logs that the sender may import.
         """
-        said = (reply.silent, positions)
+        said = (reply.silent, reply.refuses, positions)
         if said == self._last and not hello.answer and not reply.HasField("statement"):
             return False
         self._last = said

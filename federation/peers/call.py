@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import math
+import sys
 import time
+from collections import defaultdict
 from types import TracebackType
 from typing import NoReturn, TypeAlias
 
@@ -12,9 +14,11 @@ import grpc
 import grpc.aio
 
 from federation.counters import counters
+from federation.interruptible import Interruptible
 from federation.limits.errors import StallError
 from federation.limits.guard import Guard
 from federation.limits.names import Failure, GuardName, Kind
+from federation.limits.orders import AGAIN_SECONDS, SAID
 from federation.limits.ticket import Cost, Refusal, Ticket
 from federation.peers.wire import RETRY_AFTER
 from federation.timeouts import timeout
@@ -22,12 +26,41 @@ from federation.trust.handshakes import RefusalLog
 
 Context: TypeAlias = grpc.aio.ServicerContext
 
+ORDER_IS_OVER = "it was paused by its operator for a moment"
+"""Said where an order ended a call, and was taken back before that could be said."""
+
+
+class OpenCalls:
+    """The calls under way, so that an order can end them."""
+
+    def __init__(self) -> None:
+        self._open: defaultdict[tuple[str, Kind], set[Interruptible]] = defaultdict(set)
+
+    def begin(self, peer: str, kind: Kind) -> Interruptible:
+        """One begins, in the task that is running."""
+        task = asyncio.current_task()
+        assert task is not None, "called in a task"
+        part = Interruptible(task)
+        self._open[peer, kind].add(part)
+        return part
+
+    def over(self, peer: str, kind: Kind, part: Interruptible) -> None:
+        """It is over, however it ended."""
+        part.over = True
+        self._open[peer, kind].discard(part)
+
+    def end(self, peer: str, kind: Kind) -> None:
+        """Ends those of a peer: each is told why by its guard's order."""
+        for part in list(self._open[peer, kind]):
+            part.interrupt()
+
 
 class Call:
     """Let in by the peer's guard on entry, or refused at once: what comes from peers never queues.
 
     Args:
         stall: seconds that the peer may take for one message.
+        calls: what it is among while it is under way.
     """
 
     def __init__(
@@ -39,6 +72,7 @@ class Call:
         *,
         stall: float,
         refusals: RefusalLog,
+        calls: OpenCalls,
     ) -> None:
         self.peer = peer
         self.guard = guard
@@ -47,6 +81,8 @@ class Call:
         self._context = context
         self._stall = stall
         self._refusals = refusals
+        self._calls = calls
+        self._part: Interruptible | None = None
         self._ticket: Ticket | None = None
         self._how = Failure.OURS
         """What is held against the peer if the call ends by an error."""
@@ -62,8 +98,9 @@ class Call:
     async def __aenter__(self) -> Call:
         answer = self.guard.admit(self._cost, time.monotonic())
         if isinstance(answer, Refusal):
-            await self._shed(answer.reason.value, answer.retry_after)
+            await self._shed(answer.reason, answer.retry_after)
         self._ticket = answer
+        self._part = self._calls.begin(self.peer, self._kind)
         return self
 
     async def __aexit__(
@@ -72,14 +109,22 @@ class Call:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        # Only here, after the error has been sent: a call that cannot be got rid of takes up its
-        # peer's places, and nobody else's.
-        self.ticket.done(
-            time.monotonic(),
-            ok=error is None,
-            kind_of_failure=self._how,
-            seconds=self._writing,
-        )
+        assert self._part is not None, "enter the call first"
+        self._calls.over(self.peer, self._kind, self._part)
+        try:
+            if self._part.interrupted and isinstance(error, asyncio.CancelledError):
+                if sys.version_info >= (3, 11):
+                    self._part.task.uncancel()
+                await self._shed(GuardName.SWITCH, AGAIN_SECONDS)
+        finally:
+            # Only here, after the error has been sent: a call that cannot be got rid of takes up its
+            # peer's places, and nobody else's.
+            self.ticket.done(
+                time.monotonic(),
+                ok=error is None,
+                kind_of_failure=self._how,
+                seconds=self._writing,
+            )
 
     async def go_on(self) -> None:
         """One more request has come in this call; ends it if that was one too many."""
@@ -158,10 +203,12 @@ class Call:
         if refusal is not None:
             if not counted:
                 self.guard.refuse(refusal.reason, time.monotonic())
-            await self._shed(refusal.reason.value, refusal.retry_after)
+            await self._shed(refusal.reason, refusal.retry_after)
 
-    async def _shed(self, reason: str, retry_after: float) -> NoReturn:
-        await self.shed(f"no room for you now ({reason})", retry_after)
+    async def _shed(self, reason: GuardName, retry_after: float) -> NoReturn:
+        if reason is GuardName.SWITCH:
+            await self.shed(SAID[self.guard.order] or ORDER_IS_OVER, retry_after)
+        await self.shed(f"no room for you now ({reason.value})", retry_after)
 
 
 async def refuse(

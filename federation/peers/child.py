@@ -15,12 +15,13 @@ from google.protobuf.message import DecodeError
 from federation.config import Limits
 from federation.counters import counters
 from federation.errors import MoonmeshError
+from federation.limits.orders import Orders
 from federation.peers.channel import PING_SECONDS, Channel, ChannelError, message_bytes_max
 from federation.peers.details import GUARDS, shortened
 from federation.peers.feed import Feed
 from federation.peers.hearing import Gossip
 from federation.peers.setup import Setup, write_setup
-from federation.peers.spawn import LOG_BYTES, Spawner, resident_bytes
+from federation.peers.spawn import LOG_BYTES, Spawner, has_ended, resident_bytes
 from federation.peers.verdicts import Verdicts
 from federation.peers.watch import Absorber, ReserveClock, Watch, next_tick
 from federation.timeouts import timeout
@@ -35,9 +36,6 @@ TICK_SECONDS = PING_SECONDS
 START_SECONDS = 30.0
 """Until it serves, silence is no fault: Python loads, and Mooncake holds the interpreter while it connects
 (4.4 s to a master that has just gone)."""
-STOP_SECONDS = 4.0
-"""From SIGTERM to SIGKILL; it gives calls under way 2 s."""
-ENDED_POLL_SECONDS = 0.01
 BACKOFF_SECONDS = (0.1, 10.0)
 """First and longest pause before it is started again; doubled in between."""
 STABLE_SECONDS = 60.0
@@ -96,6 +94,7 @@ class ServingProcess:
         self._listening = asyncio.Event()
         self._failed: MoonmeshError | None = None
         self._verdicts = Verdicts(gossip.newest)
+        self._orders = Orders()
         self._ping = 0
         self._report_wanted = self._details_wanted = False
         self._reported = asyncio.Event()
@@ -113,6 +112,16 @@ class ServingProcess:
     def begin(self) -> None:
         """The holdings are what they were before the gateway's start: tell them."""
         self._may_feed.set()
+
+    def order(self, orders: Orders) -> None:
+        """An operator has switched something off, or on: it is told before all else."""
+        self._orders = orders
+        self._wake.set()
+
+    def obeys(self, orders: Orders) -> bool:
+        """Whether it has told that it goes by them, or serves nobody."""
+        told = {name: (self.guards(name) or {}).get("order") for name in self._callers}
+        return not self.serves or all(told[name] == orders.of(name).value for name in told)
 
     def nudge(self) -> None:
         """There is something new to tell: blocks, or a greeting."""
@@ -241,18 +250,18 @@ class ServingProcess:
             await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
             why = next((said for task in parts if task.done() and (said := task.result())), "")
             # Otherwise its end of the channel is closed: it has ended, or is about to.
-            if not why and not await _ended(process):
+            if not why and not await has_ended(process):
                 why = "closed its channel and was killed"
         except asyncio.CancelledError:
             process.terminate()
-            await _ended(process)
+            await has_ended(process)
             raise
         finally:
             for task in parts:
                 task.cancel()
             await asyncio.gather(*parts, return_exceptions=True)
             process.kill()
-            await _ended(process)
+            await has_ended(process)
             if channel is None:
                 spawned.end.close()
             else:
@@ -294,11 +303,16 @@ class ServingProcess:
     async def _tell(self, channel: Channel) -> str:
         pinged = self._ping
         greeted: peer_pb2.HelloReply | None = None
+        ordered: Orders | None = None
         try:
             await channel.send(serving_pb2.ToServing(setup=self._setup))
             while True:
                 self._wake.clear()
                 told: list[serving_pb2.ToServing] = []
+                if ordered is not self._orders:
+                    ordered = self._orders
+                    record = serving_pb2.Orders(record=ordered.encode())
+                    told.append(serving_pb2.ToServing(orders=record))
                 if self._ping != pinged or self._report_wanted:
                     pinged = self._ping
                     report = self._report_wanted
@@ -382,13 +396,3 @@ class ServingProcess:
         if peer not in self._callers:
             raise ValueError("a hello of no peer")
         return peer
-
-
-async def _ended(process: subprocess.Popen[bytes]) -> bool:
-    """Waits for a process that is ending, for at most `STOP_SECONDS`; whether it has ended."""
-    end = time.monotonic() + STOP_SECONDS
-    while process.poll() is None:
-        if time.monotonic() >= end:
-            return False
-        await asyncio.sleep(ENDED_POLL_SECONDS)
-    return True

@@ -247,7 +247,7 @@ class Gateway:
             self._guard.heard(time.monotonic())  # an answer, of whatever kind
         wait = retry_after(error, self._limits.peer_retry_after_max_ms)
         if code is grpc.StatusCode.RESOURCE_EXHAUSTED and wait is not None:
-            return ShedError(f"it has no room: {details}", retry_after=wait, where=self.peer)
+            return ShedError(f"it refuses for now: {details}", retry_after=wait, where=self.peer)
         if code is grpc.StatusCode.RESOURCE_EXHAUSTED and "larger than max" in details:
             counters.add("moonmesh_oversized_messages_total")
             return OversizeError("it sent a message above the limit", where=self.peer)

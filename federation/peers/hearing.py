@@ -1,4 +1,4 @@
-"""What a serving process has heard, as its gateway takes it."""
+"""What a serving process has heard: as it takes it itself, and as its gateway does."""
 
 from __future__ import annotations
 
@@ -25,3 +25,21 @@ class Gossip(Protocol):
 
     def greeting(self) -> peer_pb2.HelloReply:
         """What hellos are answered with."""
+
+
+class Hellos(Protocol):
+    """The part of gossip that faces peers."""
+
+    @property
+    def silent(self) -> bool:
+        """Whether this gateway does not speak for its group now: another one may."""
+
+    def receive(self, peer: str, hello: peer_pb2.HelloRequest, raw: bytes) -> bool:
+        """Takes a hello, as it came too. False: the peer is not believed."""
+
+    def refusal(self, peer: str, hello: peer_pb2.HelloRequest) -> peer_pb2.HelloReply | None:
+        """What is said before a hello is refused that is below its group's past; None for nothing."""
+
+    def reply(self, hello: peer_pb2.HelloRequest) -> peer_pb2.HelloReply:
+        """This group's own newest statement, where a hello lacks it, or that this gateway is silent; in a
+        message that is the caller's."""

@@ -15,6 +15,7 @@ from federation.errors import PeerError
 from federation.limits.errors import BreakerOpenError, ShedError, StallError
 from federation.limits.guard import Guard
 from federation.limits.names import Failure, GuardName, Kind
+from federation.limits.orders import REASON_CHARS, SAID_HERE
 from federation.limits.ticket import Cost, Refusal, Ticket
 from federation.peers.choice import Choice
 from federation.peers.gateways import Gateway
@@ -79,6 +80,8 @@ class PeerLink:
             len(self.gateways), SILENT_INTERVALS * limits.hello_interval_ms / 1000
         )
         self._trouble = ""
+        self._refuses = ""
+        """Why it says that it serves us nothing now."""
         self._silent = False
         """It was told that the last hello is not answered."""
         self._limits = limits
@@ -98,10 +101,12 @@ class PeerLink:
     @property
     def reason(self) -> str:
         """Why the peer cannot be reached, or why its last pull failed; empty if all is well."""
+        if here := SAID_HERE[self.guard.order]:
+            return here
         if self._choice.leaderless:
             why = (f"; {g.address}: {g.reason}" for g in self.gateways if g.reason)
             return f"no gateway of it that answers leads{''.join(why)}"
-        return self._first().reason or self._trouble
+        return self._first().reason or self._refuses or self._trouble
 
     @property
     def epoch(self) -> int:
@@ -110,7 +115,7 @@ class PeerLink:
 
     def usable(self, now: float) -> bool:
         """Whether pulls may be planned on this peer."""
-        return self._alive(now) and self.guard.ready(Kind.PULL, now)
+        return self._alive(now) and not self._refuses and self.guard.ready(Kind.PULL, now)
 
     def breaker_state(self, now: float) -> str:
         """For `status`: closed, open or half_open."""
@@ -299,6 +304,9 @@ class PeerLink:
         if reply.silent:
             self._choice.silent(place, time.monotonic())
         else:
+            if self._refuses and not reply.refuses:
+                self.absolve()
+            self._refuses = _plain(reply.refuses)
             self._speaks(place)
 
     def _unanswered(self, place: int, error: PeerError) -> None:
@@ -342,7 +350,7 @@ class PeerLink:
     def _left_alone(self, refusal: Refusal) -> ShedError:
         kind = BreakerOpenError if refusal.reason is GuardName.BREAKER else ShedError
         return kind(
-            f"left alone for now ({refusal.reason.value})",
+            SAID_HERE[self.guard.order] or f"left alone for now ({refusal.reason.value})",
             retry_after=refusal.retry_after,
             where=self.name,
         )
@@ -357,3 +365,13 @@ class PeerLink:
             retry_after=error.retry_after if isinstance(error, ShedError) else 0.0,
         )
         return error
+
+
+def _plain(said: str) -> str:
+    """What a peer says of why it refuses us, as it may be shown; "" for nothing."""
+    text = said[:REASON_CHARS]
+    return (
+        f"it refuses: {text if text.isprintable() else 'in words that cannot be shown'}"
+        if text
+        else ""
+    )

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 
 from federation.counters import counters
+from federation.limits.orders import Orders
 from federation.peers.callers import Callers
 from federation.peers.channel import PING_SECONDS, Channel
 from federation.peers.feed import Replica
@@ -54,6 +55,7 @@ class Relay:
         callers: who may ask.
         report: what this process says of itself, for the gateway's `status`; with or without details.
         hushed: called when the gateway speaks for its group no more, and now and then while it is frozen.
+        ordered: told what an operator has switched off.
     """
 
     def __init__(
@@ -65,6 +67,7 @@ class Relay:
         config: GossipConfig,
         report: Callable[[bool], serving_pb2.ServingReport],
         hushed: Callable[[], None] = lambda: None,
+        ordered: Callable[[Orders], None] = lambda orders: None,
     ) -> None:
         self._channel = channel
         self._replica = replica
@@ -72,6 +75,7 @@ class Relay:
         self._config = config
         self._report = report
         self._hushed = hushed
+        self._ordered = ordered
         self._greeting: Greeting | None = None
         self._told_at = time.monotonic()
         self._refused = Refused()
@@ -190,6 +194,8 @@ class Relay:
                 self._greeting = Greeting(greeting if greeting.HasField("statement") else None)
                 if spoke and self.silent:
                     self._hushed()
+            elif which == "orders":
+                self._ordered(Orders.decode(message.orders.record))
             elif which == "verdict":
                 self._refused.take(message.verdict)
             else:

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
-from typing import Protocol
 
 import grpc
 import grpc.aio
@@ -26,11 +25,13 @@ from federation.interruptible import Interruptible, interruptible
 from federation.limits.errors import ShedError, StallError
 from federation.limits.guards import Guards
 from federation.limits.names import Failure, GuardName, Kind
+from federation.limits.orders import SAID, Order
 from federation.peers.arrivals import Arrivals, Method
 from federation.peers.asking import Told
-from federation.peers.call import Call, Context, refuse
+from federation.peers.call import Call, Context, OpenCalls, refuse
 from federation.peers.callers import Caller, Callers
 from federation.peers.gossip_config import HELLO_BYTES_MAX
+from federation.peers.hearing import Hellos
 from federation.peers.wire import CATALOG_METHOD, HELLO_METHOD, NAMESPACES_METHOD, PULL_METHOD, M
 from federation.telemetry import SPAN_SERVE_PULL, SpanKind, extract, span
 from federation.timeouts import timeout, timeout_at
@@ -50,24 +51,6 @@ MORE_BYTES_MAX = 64
 
 SILENT = "this gateway does not speak for its group now: ask another gateway of the group"
 """What catalog questions are refused with, as FAILED_PRECONDITION, where that is so."""
-
-
-class Hellos(Protocol):
-    """The part of gossip that faces peers."""
-
-    @property
-    def silent(self) -> bool:
-        """Whether this gateway does not speak for its group now: another one may."""
-
-    def receive(self, peer: str, hello: peer_pb2.HelloRequest, raw: bytes) -> bool:
-        """Takes a hello, as it came too. False: the peer is not believed."""
-
-    def refusal(self, peer: str, hello: peer_pb2.HelloRequest) -> peer_pb2.HelloReply | None:
-        """What is said before a hello is refused that is below its group's past; None for nothing."""
-
-    def reply(self, hello: peer_pb2.HelloRequest) -> peer_pb2.HelloReply:
-        """This group's own newest statement, where a hello lacks it, or that this gateway is silent; in a
-        message that is the caller's."""
 
 
 class PeerService:
@@ -104,6 +87,7 @@ class PeerService:
         self._choosy: set[tuple[str, bytes]] = set()
         """Peers and namespaces of which they take attested blocks alone, by their last question."""
         self._greeted: dict[str, list[Interruptible]] = {}
+        self._calls = OpenCalls()
         self._leaving = False
         blocks.use(guards)
 
@@ -148,6 +132,16 @@ class PeerService:
         for event in self._moved.values():
             event.set()
 
+    def ordered(self, orders: Mapping[str, Order]) -> None:
+        """An operator has ordered what holds for each peer; what is under way ends, or is finished."""
+        for peer, order in orders.items():
+            guard = self._guards[peer].incoming
+            guard.order = order
+            if guard.on(GuardName.SWITCH) and order is not Order.ON:
+                self._calls.end(peer, Kind.CATALOG)
+                if order is not Order.DRAINED:
+                    self._calls.end(peer, Kind.PULL)
+
     async def hello(self, raw: bytes, context: Context) -> None:
         """Takes what a peer says, hello after hello, until it ends the stream or does what it may not.
 
@@ -179,7 +173,8 @@ class PeerService:
                     "your statement is not believed; the log here says why", record=False
                 )
             reply = self._hellos.reply(hello)
-            positions = () if reply.silent else self._positions(peer)
+            reply.refuses = SAID[call.guard.order]
+            positions = () if reply.silent or reply.refuses else self._positions(peer)
             if told.is_due(hello, reply, positions):
                 reply.positions.extend(positions)
                 await self._write_reply(call, _counted(reply.SerializeToString()))
@@ -347,6 +342,7 @@ class PeerService:
             context,
             stall=self._limits.peer_stall_ms / 1000,
             refusals=self._refusals,
+            calls=self._calls,
         )
 
     async def _wait_for_move(self, fingerprint: bytes, seconds: float) -> None:

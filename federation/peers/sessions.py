@@ -87,6 +87,8 @@ class Sessions:
         self._greeted = False
         """Since the last silence."""
         self._unanswered: set[str] = set()
+        self._refused: set[str] = set()
+        """Peers that say that they serve us nothing now."""
         self._back_at: dict[str, float] = {}
         for name, link in self.links.items():
             link.on_answer = partial(self._answered, name)
@@ -172,8 +174,17 @@ class Sessions:
             self._unanswered.discard(peer)
             self._is_back(peer)
         self._gossip.receive(peer, reply, time.monotonic())
+        if not reply.silent:
+            self._note_refusal(peer, reply.refuses)
         self.note_positions(peer, reply.positions)
         self.answer()
+
+    def _note_refusal(self, peer: str, why: str) -> None:
+        if why:
+            self._refused.add(peer)
+        elif peer in self._refused:
+            self._refused.discard(peer)
+            self.subscriptions.back(peer)  # it has taken it back: nothing waits for its time
 
     def _unheard(self, peer: str) -> None:
         counters.add("moonmesh_hello_errors_total")

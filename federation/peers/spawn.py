@@ -6,6 +6,7 @@ start, loading Python's modules, is behind it when it is needed.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import socket
@@ -29,6 +30,9 @@ LOG_BYTES = 16 << 20
 DISCARD_SECONDS = 1.0
 """For which a process that was killed is waited for, and everything with it. One that the kernel cannot
 end even then is left to it."""
+STOP_SECONDS = 4.0
+"""From SIGTERM to SIGKILL; it gives calls under way 2 s."""
+ENDED_POLL_SECONDS = 0.01
 PROGRAM = (sys.executable, "-m", "federation.serving")
 
 
@@ -146,6 +150,16 @@ def _discard(spawned: Spawned | None) -> None:
         with contextlib.suppress(subprocess.TimeoutExpired):
             spawned.process.wait(DISCARD_SECONDS)
         spawned.end.close()
+
+
+async def has_ended(process: subprocess.Popen[bytes]) -> bool:
+    """Waits for a process that is ending, for at most `STOP_SECONDS`; whether it has ended."""
+    end = time.monotonic() + STOP_SECONDS
+    while process.poll() is None:
+        if time.monotonic() >= end:
+            return False
+        await asyncio.sleep(ENDED_POLL_SECONDS)
+    return True
 
 
 def resident_bytes(pid: int) -> int | None:

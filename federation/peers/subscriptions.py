@@ -161,6 +161,7 @@ class Subscriptions:
         it is asked anew, and nothing waits for its time."""
         for (name, _), followed in self._followed.items():
             if name == peer:
+                followed.view.trouble = ""
                 if followed.question is not None:
                     followed.question.cancel()
                 followed.news.set()

@@ -29,6 +29,7 @@ class Job:
         hedge: whether this is the later one of the two.
         lost: whether the other one brings the blocks.
         late: whether it lost, and the peer had its time to say something.
+        dropped: whether its peer has been switched off.
         active: whether it has not ended.
     """
 
@@ -47,6 +48,7 @@ class Job:
     hedge: bool = False
     lost: bool = False
     late: bool = False
+    dropped: bool = False
     active: bool = True
 
     @property

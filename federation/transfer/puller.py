@@ -66,7 +66,7 @@ class Puller:
         )
         self._under_way: dict[tuple[bytes, str], Wanted] = {}
         self._dispatch = Dispatch(limits)
-        self._jobs: dict[str, set[asyncio.Task[None]]] = {}
+        self._jobs: dict[str, dict[asyncio.Task[None], Job]] = {}
         self._intake = Intake(
             staging=staging,
             settle=self._arrived,
@@ -146,6 +146,12 @@ class Puller:
             if isinstance(slot, Wanted):
                 slot.ask(pull_class, now + background)
         return Ask(blocks)
+
+    def drop(self, peer: str) -> None:
+        """Ends every pull from a peer, also those that wait; what they lack is asked of other holders."""
+        for task, job in list(self._jobs.get(peer, {}).items()):
+            job.dropped = True
+            task.cancel()
 
     async def close(self) -> None:
         """Ends every pull."""
@@ -255,14 +261,16 @@ class Puller:
         return job
 
     def _run(self, job: Job) -> None:
-        jobs = self._jobs.setdefault(job.source.name, set())
+        jobs = self._jobs.setdefault(job.source.name, {})
         task = asyncio.create_task(self._pull(job))
 
         def ended(task: asyncio.Task[None]) -> None:
-            jobs.discard(task)
+            del jobs[task]
             self._dispatch.leave(job.turn)  # here, for a task that ends before it runs
+            if job.dropped and job.active:
+                self._ended(job, others=True, same=False)
 
-        jobs.add(task)
+        jobs[task] = job
         task.add_done_callback(ended)
 
     async def _pull(self, job: Job) -> None:
@@ -301,7 +309,7 @@ class Puller:
         finally:
             give_up.cancel()
             self._dispatch.leave(job.turn)
-            self._ended(job, others, same)
+            self._ended(job, others or job.dropped, same)
 
     def _ended(self, job: Job, others: bool, same: bool) -> None:
         """What is left of a request is asked of another holder, if it may be, or given up.

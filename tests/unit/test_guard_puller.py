@@ -14,6 +14,7 @@ from federation.limits.bulkhead import Shares
 from federation.limits.errors import LateError, ShedError
 from federation.limits.guards import PeerGuards
 from federation.limits.names import Failure, GuardName, Kind
+from federation.limits.orders import Order
 from federation.transfer.frames import Encoder
 from federation.transfer.staging import Staging
 from moonmesh.v1 import peer_pb2
@@ -239,3 +240,33 @@ async def test_a_key_that_is_asked_for_anew_is_not_given_up_with_the_first() -> 
     east.script = behind(0.5, east)
     assert await bench.collect(bench.ask(KEYS[:1], timeout=2.0)) == ALL[:1]
     assert bench.puller.under_way == 0
+
+
+async def test_what_was_asked_of_a_peer_that_is_switched_off_is_asked_of_another() -> None:
+    asked = asyncio.Event()
+
+    async def hang(request: peer_pb2.PullRequest) -> AsyncGenerator[bytes, None]:
+        asked.set()
+        await asyncio.Event().wait()
+        yield b""
+
+    east, west = FakeSource("east", KEYS, hang), FakeSource("west", KEYS)
+    bench = Bench(east, west, limits=Limits(pulls_per_peer=1))
+    ask = bench.ask(KEYS)
+    await asked.wait()
+    east.guard.order = Order.PAUSED
+    bench.puller.drop("east")
+    assert await bench.collect(ask) == ALL
+    assert east.verdicts == ["abandoned"], "it is not its fault"
+    assert east.guard.open(Kind.PULL) == 0
+
+
+async def test_a_pull_that_was_not_yet_begun_ends_too_when_its_peer_is_switched_off() -> None:
+    east = FakeSource("east", KEYS)
+    bench = Bench(east)
+    ask = bench.ask(KEYS)
+    east.guard.order = Order.OFF
+    bench.puller.drop("east")  # before its task has run for the first time
+    assert await asyncio.wait_for(bench.collect(ask), 1.0) == [None] * len(KEYS)
+    assert bench.puller.under_way == 0
+    assert east.requests == []

@@ -24,7 +24,7 @@ async def test_a_gateway_says_why_it_is_refused() -> None:
 
     raw = engine_pb2.NewPoolRequest().SerializeToString()
     for new_pool, why in ((refuse, "somebody leads"), (None, "")):
-        service = AdminService(None, None, None, None, new_pool)  # type: ignore[arg-type]
+        service = AdminService(None, None, None, None, None, new_pool)  # type: ignore[arg-type]
         reply = await service.new_pool(raw, None)  # type: ignore[arg-type]
         assert engine_pb2.NewPoolReply.FromString(reply).refused == why
 

@@ -25,7 +25,7 @@ from tests.support.groups import write_group
 def service(east: GossipEngine | None) -> AdminService:
     sessions = SimpleNamespace(links={"west": None}, answer=lambda: None)
     side = None if east is None else PeerSide(None, east, sessions, None)  # type: ignore[arg-type]
-    return AdminService(None, None, side, None)  # type: ignore[arg-type]
+    return AdminService(None, None, side, None, None)  # type: ignore[arg-type]
 
 
 async def asked(east: GossipEngine | None, peer: str) -> engine_pb2.ReleasePeerReply:

@@ -201,6 +201,16 @@ class NamespacesAnswer(_message.Message):
     namespaces_json: str
     def __init__(self, namespaces_json: _Optional[str] = ...) -> None: ...
 
+class OrdersRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class OrdersReply(_message.Message):
+    __slots__ = ("problem",)
+    PROBLEM_FIELD_NUMBER: _ClassVar[int]
+    problem: str
+    def __init__(self, problem: _Optional[str] = ...) -> None: ...
+
 class NewPoolRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...

@@ -145,16 +145,18 @@ class HelloRequest(_message.Message):
     def __init__(self, statement: _Optional[_Union[SignedStatement, _Mapping]] = ..., versions: _Optional[_Iterable[_Union[VersionEntry, _Mapping]]] = ..., positions: _Optional[_Iterable[_Union[NamespacePosition, _Mapping]]] = ..., have_epoch: _Optional[int] = ..., have_seq: _Optional[int] = ..., want_versions: bool = ..., relayed: _Optional[_Iterable[_Union[SignedStatement, _Mapping]]] = ..., probes: _Optional[_Iterable[_Union[Probe, _Mapping]]] = ..., silent: _Optional[_Iterable[_Union[Probe, _Mapping]]] = ..., yours: _Optional[_Union[SignedStatement, _Mapping]] = ..., answer: bool = ...) -> None: ...
 
 class HelloReply(_message.Message):
-    __slots__ = ("statement", "positions", "silent", "yours")
+    __slots__ = ("statement", "positions", "silent", "yours", "refuses")
     STATEMENT_FIELD_NUMBER: _ClassVar[int]
     POSITIONS_FIELD_NUMBER: _ClassVar[int]
     SILENT_FIELD_NUMBER: _ClassVar[int]
     YOURS_FIELD_NUMBER: _ClassVar[int]
+    REFUSES_FIELD_NUMBER: _ClassVar[int]
     statement: SignedStatement
     positions: _containers.RepeatedCompositeFieldContainer[NamespacePosition]
     silent: bool
     yours: SignedStatement
-    def __init__(self, statement: _Optional[_Union[SignedStatement, _Mapping]] = ..., positions: _Optional[_Iterable[_Union[NamespacePosition, _Mapping]]] = ..., silent: bool = ..., yours: _Optional[_Union[SignedStatement, _Mapping]] = ...) -> None: ...
+    refuses: str
+    def __init__(self, statement: _Optional[_Union[SignedStatement, _Mapping]] = ..., positions: _Optional[_Iterable[_Union[NamespacePosition, _Mapping]]] = ..., silent: bool = ..., yours: _Optional[_Union[SignedStatement, _Mapping]] = ..., refuses: _Optional[str] = ...) -> None: ...
 
 class CatalogRequest(_message.Message):
     __slots__ = ("fingerprint", "after", "wait_ms", "unattested")

@@ -8,7 +8,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class ToServing(_message.Message):
-    __slots__ = ("snapshot_begin", "blocks", "snapshot_end", "greeting", "verdict", "ping", "setup")
+    __slots__ = ("snapshot_begin", "blocks", "snapshot_end", "greeting", "verdict", "ping", "setup", "orders")
     SNAPSHOT_BEGIN_FIELD_NUMBER: _ClassVar[int]
     BLOCKS_FIELD_NUMBER: _ClassVar[int]
     SNAPSHOT_END_FIELD_NUMBER: _ClassVar[int]
@@ -16,6 +16,7 @@ class ToServing(_message.Message):
     VERDICT_FIELD_NUMBER: _ClassVar[int]
     PING_FIELD_NUMBER: _ClassVar[int]
     SETUP_FIELD_NUMBER: _ClassVar[int]
+    ORDERS_FIELD_NUMBER: _ClassVar[int]
     snapshot_begin: SnapshotBegin
     blocks: OfferedBlocks
     snapshot_end: SnapshotEnd
@@ -23,7 +24,8 @@ class ToServing(_message.Message):
     verdict: Verdict
     ping: Ping
     setup: Setup
-    def __init__(self, snapshot_begin: _Optional[_Union[SnapshotBegin, _Mapping]] = ..., blocks: _Optional[_Union[OfferedBlocks, _Mapping]] = ..., snapshot_end: _Optional[_Union[SnapshotEnd, _Mapping]] = ..., greeting: _Optional[_Union[_peer_pb2.HelloReply, _Mapping]] = ..., verdict: _Optional[_Union[Verdict, _Mapping]] = ..., ping: _Optional[_Union[Ping, _Mapping]] = ..., setup: _Optional[_Union[Setup, _Mapping]] = ...) -> None: ...
+    orders: Orders
+    def __init__(self, snapshot_begin: _Optional[_Union[SnapshotBegin, _Mapping]] = ..., blocks: _Optional[_Union[OfferedBlocks, _Mapping]] = ..., snapshot_end: _Optional[_Union[SnapshotEnd, _Mapping]] = ..., greeting: _Optional[_Union[_peer_pb2.HelloReply, _Mapping]] = ..., verdict: _Optional[_Union[Verdict, _Mapping]] = ..., ping: _Optional[_Union[Ping, _Mapping]] = ..., setup: _Optional[_Union[Setup, _Mapping]] = ..., orders: _Optional[_Union[Orders, _Mapping]] = ...) -> None: ...
 
 class Setup(_message.Message):
     __slots__ = ("group_json", "federation", "tls", "callers")
@@ -62,6 +64,12 @@ class Caller(_message.Message):
     exported: _containers.RepeatedScalarFieldContainer[bytes]
     imported: _containers.RepeatedScalarFieldContainer[bytes]
     def __init__(self, name: _Optional[str] = ..., keys: _Optional[_Iterable[bytes]] = ..., exported: _Optional[_Iterable[bytes]] = ..., imported: _Optional[_Iterable[bytes]] = ...) -> None: ...
+
+class Orders(_message.Message):
+    __slots__ = ("record",)
+    RECORD_FIELD_NUMBER: _ClassVar[int]
+    record: bytes
+    def __init__(self, record: _Optional[bytes] = ...) -> None: ...
 
 class SnapshotBegin(_message.Message):
     __slots__ = ()
