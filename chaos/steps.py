@@ -144,8 +144,36 @@ class Herd(_Step):
     """Of each call."""
 
 
+class Switch(_Step):
+    """An operator's order, given at a group and taken back: `moonmesh peer pause|drain`, `federation off`."""
+
+    do: Literal["switch"]
+    group: GroupName
+    order: Literal["pause", "drain", "off"]
+    peer: GroupName | None = None
+    """For `pause` and `drain`: which peer of it."""
+
+    @model_validator(mode="after")
+    def _about_whom(self) -> Switch:
+        if (self.order == "off") != (self.peer is None):
+            raise ValueError(
+                "switch off is for all peers" if self.peer else f"switch {self.order} needs a peer"
+            )
+        return self
+
+
 Step = Annotated[
-    Signal | Link | Hostile | Burn | Squeeze | Disk | Clock | Certificate | Collector | Herd,
+    Signal
+    | Link
+    | Hostile
+    | Burn
+    | Squeeze
+    | Disk
+    | Clock
+    | Certificate
+    | Collector
+    | Herd
+    | Switch,
     Field(discriminator="do"),
 ]
 
@@ -160,6 +188,8 @@ def named(step: Step) -> Iterable[str]:
         return (step.name, step.target, *step.claims)
     if isinstance(step, Herd):
         return (step.group, step.owner)
+    if isinstance(step, Switch):
+        return (step.group,) if step.peer is None else (step.group, step.peer)
     if isinstance(step, Burn):
         return (step.group,) if step.group is not None else ()
     return ()
@@ -185,7 +215,7 @@ def wants(step: Step) -> tuple[str, str] | None:
 
 def keeps_books(step: Step) -> bool:
     """Whether it counts what it did, under its own word, for the invariant `books`."""
-    return isinstance(step, (Squeeze, Disk, Clock, Collector, Herd, Certificate))
+    return isinstance(step, (Squeeze, Disk, Clock, Collector, Herd, Certificate, Switch))
 
 
 def told(step: Step) -> str:
@@ -207,4 +237,7 @@ def told(step: Step) -> str:
         return f"{step.do} {step.mode}"
     if isinstance(step, Herd):
         return f"{step.clients} clients at {step.group}"
+    if isinstance(step, Switch):
+        whom = "the federation is off" if step.peer is None else f"{step.order} {step.peer}"
+        return f"{whom} at {step.group}"
     return f"{step.do} of {step.group}"

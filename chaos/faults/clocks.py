@@ -1,7 +1,7 @@
 """The wall clock of a group's processes, which can be set: a small library, loaded before the C library.
 
-It is made where it is used, of `clock.c`, by the host's C compiler. (libfaketime's `clock_nanosleep` refuses what
-Python's `time.sleep` asks for, where the monotonic clock is left alone.)
+It is made where it is used, of `clock.c`, by the host's C compiler. (libfaketime's `clock_nanosleep` refuses
+what Python's `time.sleep` asks for, where the monotonic clock is left alone.)
 """
 
 from __future__ import annotations

@@ -17,8 +17,11 @@ from chaos.errors import ChaosError
 from chaos.faults import clocks, disks, squeezing
 from chaos.faults.children import Helper
 from chaos.load.spec import LoadSpec
-from chaos.steps import Certificate, Clock, Collector, Disk, Herd, Squeeze, Step
+from chaos.steps import Certificate, Clock, Collector, Disk, Herd, Squeeze, Step, Switch, told
 from chaos.topology import Stage
+from federation.cli.health import ask_orders
+from federation.limits.orders import Order, Orders
+from federation.order_file import OrderFile
 from federation.trust.authority import Authority
 from federation.trust.credentials import utc_now
 
@@ -85,6 +88,8 @@ class Making:
             make = self._certificate(step)
         elif isinstance(step, Collector):
             make = self._collector(step)
+        elif isinstance(step, Switch):
+            make = self._switch(step)
         else:
             assert isinstance(step, Herd)
             make = self._herd(step)
@@ -195,6 +200,38 @@ class Making:
     def _restart(self, group: str) -> None:
         with contextlib.suppress(ChaosError, ProcessLookupError):
             os.kill(self._stage.pid(group, "gateway"), signal.SIGTERM)
+
+    # Orders
+
+    @contextlib.asynccontextmanager
+    async def _switch(self, step: Switch) -> AsyncIterator[None]:
+        self._say(told(step))
+        began = time.monotonic()
+        try:
+            await asyncio.to_thread(self._order, step, True)
+            took = time.monotonic() - began
+            self._count(step, orders=1, took_ms=round(1000 * took))
+            yield
+        finally:
+            await asyncio.to_thread(self._order, step, False)
+
+    def _order(self, step: Switch, given: bool) -> None:
+        """Gives an order, or takes it back.
+
+        Raises:
+            ChaosError: the gateway does not go by it.
+        """
+        group, now = self._stage.config(step.group), time.time()
+        order = Order.PAUSED if step.order == "pause" else Order.DRAINED
+
+        def change(held: Orders) -> Orders:
+            if step.peer is None:
+                return held.with_federation(off=given, at=now)
+            return held.with_peer(step.peer, order if given else Order.ON, now)
+
+        OrderFile(group.data_dir).change(change)
+        if problem := ask_orders(group.gateway_socket):
+            raise ChaosError(f"{told(step)}: {problem}")
 
     # Collector and herd
 
