@@ -9,7 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from rich.console import Console
+
+    from chaos.runner import Planned
 
 app = typer.Typer(help="Break real groups on purpose, and see what holds.", no_args_is_help=True)
 
@@ -46,7 +50,22 @@ def list_(
 
 @app.command()
 def run(
-    names: Annotated[list[str], typer.Argument(help="Suites, SUITE/NAME, files or folders.")],
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="Suites, SUITE/NAME, files or folders; with --against: pause, drain, off, restart."
+        ),
+    ] = None,
+    against: Annotated[
+        Path | None,
+        typer.Option(
+            help="A group of your own that runs here, by its peering.toml: only what is safe there.",
+            metavar="PEERING.TOML",
+        ),
+    ] = None,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="With --against: do it without asking.")
+    ] = False,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the report.")] = None,
     junit: Annotated[Path | None, typer.Option(help="Write JUnit XML.")] = None,
     html: Annotated[
@@ -90,7 +109,9 @@ def run(
     """
     import asyncio
     import random
+    from functools import partial
 
+    from chaos.against import Against, group_of, plan
     from chaos.network.choose import choose
     from chaos.possible import why_not
     from chaos.progress import ConsoleProgress
@@ -104,15 +125,24 @@ def run(
     check_writable(json_file)
     check_writable(junit)
     check_writable(html)
-    planned = [Planned(load_scenario(path), _word(path)) for path in find(names)]
+    theirs = None if against is None else group_of(against)
+    if theirs is not None:
+        planned = plan(*theirs, names or (), f"--against {against} --yes")
+    elif names:
+        planned = [Planned(load_scenario(path), _word(path)) for path in find(names)]
+    else:
+        raise UsageError("say what to run", hint="see `moonmesh chaos list`; e.g. chaos run smoke")
     chosen = random.SystemRandom().randrange(1 << 31) if seed is None else seed
     console = _console()
     kind = choose(network.value, console.print)
+    if theirs is not None:
+        _agree(console, theirs[1].name, planned, yes)
     reasons = [why_not(item.scenario, kind) for item in planned]
     if all(reasons):
         raise UsageError(f"nothing of this can be run here: {planned[0].word}: {reasons[0]}")
     with ConsoleProgress(console, repeat * len(planned)) as progress:
-        runner = Runner(
+        make = Runner if theirs is None else partial(Against, theirs[0])
+        runner = make(
             planned,
             seed=chosen,
             repeat=repeat,
@@ -228,6 +258,27 @@ def _word(path: Path) -> str:
     if path.is_relative_to(SCENARIOS):
         return str(path.relative_to(SCENARIOS).with_suffix(""))
     return str(path)
+
+
+def _agree(console: Console, group: str, planned: Sequence[Planned], yes: bool) -> None:
+    """Says what is to be done to a running group, and asks.
+
+    Raises:
+        UsageError: nobody said yes.
+    """
+    import sys
+
+    from federation.errors import UsageError
+
+    console.print(f"To the group {group}, which runs, this is done, one after the other:")
+    for item in planned:
+        console.print(f"  {item.scenario.name}: {item.scenario.summary}", markup=False)
+    console.print(
+        "Beside it an engine writes and reads blocks of its own (some 10 MiB each time, in a namespace "
+        "that no peer shares). Nothing else is touched; whatever is switched off is switched on again."
+    )
+    if not yes and not (sys.stdin.isatty() and typer.confirm("Do it?")):
+        raise UsageError("nothing was done", hint="say --yes")
 
 
 def _console() -> Console:

@@ -22,7 +22,6 @@ from chaos.figures import figures
 from chaos.invariants.comparison import compare
 from chaos.invariants.judge import judge
 from chaos.invariants.verdict import Verdict
-from chaos.layout import BASE_LIMITS
 from chaos.network.base import Kind
 from chaos.network.choose import make
 from chaos.possible import why_not
@@ -299,7 +298,7 @@ class Runner:
                 record = await execute(
                     stage, scenario, seed, f"r{self._tags}", run, self._progress.say
                 )
-            limits = {**BASE_LIMITS, **stage.topology.limits}
+            limits = stage.limits
             compared = compare(record)
             result.verdicts = judge(record, limits, compared)
             if self._keep or not result.held:

@@ -16,7 +16,7 @@ import psutil
 
 from chaos.errors import ChaosError
 from chaos.faults.children import Helper
-from chaos.layout import write
+from chaos.layout import BASE_LIMITS, write
 from chaos.load.handle import EngineHandle
 from chaos.load.keys import GUEST
 from chaos.load.spec import EngineSpec
@@ -44,11 +44,16 @@ EXISTS_MS = 400
 class Stage:
     """A topology between `up` and `down`.
 
+    Attributes:
+        own_namespace: whether engines bring their namespace, where no group.toml has it.
+
     Args:
         folder: where everything is written; short, for the sockets' sake.
         network: between the gateways; the stage brings it up and down.
         say: told one line a step.
     """
+
+    own_namespace = False
 
     def __init__(
         self,
@@ -97,18 +102,14 @@ class Stage:
         )
         if code != 0:
             raise ChaosError(f"moonmesh peer init failed:\n{last_lines(log)}", where=str(log))
-        configs = [self.folder / name / "group.toml" for name in self.topology.groups]
+        configs = [self.config_path(name) for name in self.topology.groups]
         await self.site.listen()
         inside = {name: self.site.inside(name) for name in self.topology.groups}
         self._set = GroupSet(configs, self.folder, self._say, stop, inside)
         await self._set.up()
         if stop.is_set():
             return
-        groups = self.topology.groups
-        *opened, self.probe = await asyncio.gather(
-            *(self._open(name) for name in groups), self._open(groups[-1], PROBE)
-        )
-        self.engines = dict(zip(groups, opened, strict=True))
+        await self._open_all()
         problems = await self.problems_until_none(ALIVE_S)
         if problems:
             raise ChaosError(f"the groups are not well after the start: {'; '.join(problems)}")
@@ -152,12 +153,20 @@ class Stage:
         """The engines of the groups, and the probe."""
         return self.engines | ({PROBE: self.probe} if self.probe else {})
 
+    async def _open_all(self) -> None:
+        groups = self.topology.groups
+        *opened, self.probe = await asyncio.gather(
+            *(self._open(name) for name in groups), self._open(groups[-1], PROBE)
+        )
+        self.engines = dict(zip(groups, opened, strict=True))
+
     async def _open(self, name: str, role: str = "engine") -> EngineHandle:
         spec = EngineSpec(
-            config=str(self.folder / name / "group.toml"),
+            config=str(self.config_path(name)),
             group=name,
             block_bytes=self.topology.block_bytes,
             deadline_ms=EXISTS_MS,
+            own_namespace=self.own_namespace,
             guest=role == "engine"
             and any(GUEST in shared for shared in self.topology.hostile.values()),
         )
@@ -165,6 +174,15 @@ class Stage:
         return await EngineHandle.start(spec, log, self.site.beside(name))
 
     # What faults act on
+
+    def config_path(self, name: str) -> Path:
+        """The `group.toml` of a real group."""
+        return self.folder / name / "group.toml"
+
+    @property
+    def limits(self) -> dict[str, Any]:
+        """`[limits]` of the groups, as they run."""
+        return {**BASE_LIMITS, **self.topology.limits}
 
     def config(self, name: str) -> GroupFile:
         """Of a real group.

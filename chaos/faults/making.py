@@ -206,29 +206,37 @@ class Making:
     @contextlib.asynccontextmanager
     async def _switch(self, step: Switch) -> AsyncIterator[None]:
         self._say(told(step))
-        began = time.monotonic()
+        began, before = time.monotonic(), Orders()
+
+        def give(held: Orders) -> Orders:
+            nonlocal before
+            before = held
+            if step.peer is None:
+                return held.with_federation(off=True, at=time.time())
+            order = Order.PAUSED if step.order == "pause" else Order.DRAINED
+            return held.with_peer(step.peer, order, time.time())
+
+        def take_back(held: Orders) -> Orders:
+            # To what it was: of a group that its operator runs, he may have given an order himself.
+            if step.peer is None:
+                return held.with_federation(off=before.off, at=time.time())
+            return held.with_peer(step.peer, before.peers.get(step.peer, Order.ON), time.time())
+
         try:
-            await asyncio.to_thread(self._order, step, True)
+            await asyncio.to_thread(self._order, step, give)
             took = time.monotonic() - began
             self._count(step, orders=1, took_ms=round(1000 * took))
             yield
         finally:
-            await asyncio.to_thread(self._order, step, False)
+            await asyncio.to_thread(self._order, step, take_back)
 
-    def _order(self, step: Switch, given: bool) -> None:
-        """Gives an order, or takes it back.
+    def _order(self, step: Switch, change: Callable[[Orders], Orders]) -> None:
+        """Changes what is ordered at a group, and has its gateway go by it.
 
         Raises:
-            ChaosError: the gateway does not go by it.
+            ChaosError: the gateway does not.
         """
-        group, now = self._stage.config(step.group), time.time()
-        order = Order.PAUSED if step.order == "pause" else Order.DRAINED
-
-        def change(held: Orders) -> Orders:
-            if step.peer is None:
-                return held.with_federation(off=given, at=now)
-            return held.with_peer(step.peer, order if given else Order.ON, now)
-
+        group = self._stage.config(step.group)
         OrderFile(group.data_dir).change(change)
         if problem := ask_orders(group.gateway_socket):
             raise ChaosError(f"{told(step)}: {problem}")
