@@ -1,7 +1,7 @@
 """Faults on a group that its operator runs: only such as an operator may make himself, and takes back.
 
-Nothing is started or stopped here but engines of our own, in a namespace of their own. Links, disks, processes
-of Mooncake: none of that is ours to break.
+Nothing is started or stopped here but engines of our own, in a namespace of their own. Links, disks, and the
+processes of Mooncake are not ours to break.
 """
 
 from __future__ import annotations
