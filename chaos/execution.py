@@ -249,6 +249,8 @@ def _load(stage: Stage, scenario: Scenario, name: str, tag: str, seed: int) -> L
     # A hostile peer's chains are asked for by its target alone: another group that missed them would
     # write them, and then hold them.
     owners = tuple(o for o in (work.peer_owners or groups) if o in {*groups, *guests} - {name})
+    if work.peer_readers is not None and name not in work.peer_readers:
+        owners = ()
     later, window = work.afterwards, scenario.window
     after_s = window[1] + JITTER_S if later and window else None
     usual_s = work.seconds if after_s is None else min(after_s, work.seconds)

@@ -46,6 +46,8 @@ class Workload(Section):
     """Whether what no peer gave is written, as an engine does that has computed it."""
     peer_owners: Annotated[tuple[GroupName, ...] | None, Field(strict=False)] = None
     """Whose chains those are; None: of every other real group."""
+    peer_readers: Annotated[tuple[GroupName, ...] | None, Field(strict=False)] = None
+    """Whose engines read them; None: every group's."""
     write_rate: Annotated[float, Field(strict=False, ge=0, le=1000)] = 3.0
     exists_rate: Annotated[float, Field(strict=False, ge=0, le=1000)] = 3.0
     guest_rate: Annotated[float, Field(strict=False, ge=0, le=1000)] = 0.0

@@ -62,8 +62,9 @@ class GatewayConfig(BaseModel):
     group has places on several hosts, all of them need it."""
     admit: Admit = "second-hit"
     """When a block that came from a peer is put into this group's own pool: `second-hit`: when an engine is
-    given it for the second time, or for the first if the peer is much slower than others, or hardly faster
-    than computing; `always`: once it is here; `never`: each read of it crosses the border."""
+    given it for the second time before an eighth to a quarter of the pool was written anew, or for the first
+    if the peer is much slower than others, or hardly faster than computing; `always`: once it is here;
+    `never`: each read of it crosses the border."""
     peering: Annotated[Path, BeforeValidator(resolve_path)] | None = None
     """The group's `peering.toml`, relative to this file; without it the group runs alone."""
     kv_events: str = ""

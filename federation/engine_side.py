@@ -65,7 +65,9 @@ def engine_side(
         store=store,
         ledger=ledger,
         naming=config.naming,
-        policy=AdmissionPolicy(config.gateway.admit),
+        policy=AdmissionPolicy(
+            config.gateway.admit, lambda: copies.turnover(ledger.holdings.written)
+        ),
         copies=copies,
         dear=lambda block: puller.planner.dear(
             block.fingerprint, block.origin, len(block.data), time.monotonic()

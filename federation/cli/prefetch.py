@@ -66,7 +66,7 @@ def _run(
 
     until = time.monotonic() + seconds
     stored = group.naming.of(space.fingerprint())
-    names = {stored(key): key for key in chain}
+    names = dict(zip(stored(chain), chain, strict=True))
     where = str(group.gateway_socket)
     with (
         SyncAdminClient(group.admin_url) as admin,

@@ -12,7 +12,7 @@ from federation.config import Admit
 from federation.keys.naming import Naming
 from federation.transfer.admission import Admission
 from federation.transfer.copies import Copies
-from federation.transfer.policy import AdmissionPolicy
+from federation.transfer.policy import REMEMBERED_POOLS, AdmissionPolicy
 from federation.transfer.staging import StagedBlock
 from local_group import ledger as ledger_module
 from local_group.holdings import Holdings
@@ -341,3 +341,25 @@ def test_first_hits_are_remembered_up_to_a_limit() -> None:
     assert policy.given(999)
     assert policy.given(900)  # of the half before
     assert not policy.given(0)  # long ago: as if it were the first time
+
+
+def test_a_second_hit_counts_while_a_part_of_the_pool_was_written() -> None:
+    written = 0.0
+    policy = AdmissionPolicy("second-hit", lambda: written)
+    half = REMEMBERED_POOLS
+    for later, admitted in ((0.99 * half, True), (1.99 * half, True), (2.0 * half, False)):
+        written, first = written + 100, int(written)
+        assert not policy.given(first)
+        begun = written
+        assert not policy.given(first + 1)  # begins no half of its own: nothing was written
+        written = begun + half - 1e-9
+        assert not policy.given(first + 2)
+        written = begun + later
+        assert policy.given(first) is admitted, later
+
+
+def test_what_a_pool_has_seen_is_told_in_pools() -> None:
+    copies = Copies(25)
+    assert copies.turnover(1000) == 0.0, "nobody knows how large it is"
+    copies.pool_is(500)
+    assert (copies.turnover(1000), copies.quota) == (2.0, 125)
