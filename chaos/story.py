@@ -13,6 +13,8 @@ from chaos.steps import Step, told
 BIN_S = 0.25
 BINS_MAX = 160
 """Of longer runs the bins are wider."""
+UNSEEN = frozenset({"unheard", "down", "no answer"})
+"""States of a place that nobody was in: it is left out."""
 GONE = "no answer"
 """What a gateway says of its peers that does not answer."""
 
@@ -40,6 +42,7 @@ def story(record: Record) -> dict[str, Any]:
             f"{group} > {name}": _changes(seen, one.begin)
             for group, usage in sorted(one.usage.items())
             for name, seen in sorted(usage.peers.items())
+            if any(state not in UNSEEN for _, state in seen)
         },
     }
 

@@ -9,7 +9,9 @@ from typing import Any
 
 WIDTH = 860
 LEFT, RIGHT = 118, 14
-FAULT_ROW = 15
+FAULT_ROW = 18
+CHAR = 6.4
+"""Width of a letter, about."""
 LATENCY = 130
 TIERS = 56
 PEER_ROW = 14
@@ -49,8 +51,8 @@ class Chart:
         parts = [
             f'<svg viewBox="0 0 {WIDTH} {self._height}" role="img" '
             f'aria-label="{escape(self._name)}: latency, hits and peers over time">',
-            *self._faults(),
             *self._seconds_axis(),
+            *self._faults(),
             *self._latencies(),
             *self._tiers(),
             *self._peer_rows(),
@@ -84,9 +86,13 @@ class Chart:
                 f'<rect class="fault" x="{x}" y="{y}" width="{width:.1f}" '
                 f'height="{FAULT_ROW - 4}" rx="2">{title}</rect>'
             )
-            right = x + width + 6 < WIDTH - 240
-            place = (x + width + 6, "start") if right else (x - 6, "end")
-            yield _text(place[0], y + 9, what, place[1], "named")
+            long = CHAR * len(what) + 12
+            if width >= long:
+                yield _text(x + 6, y + 11, what, "start", "inside")
+            elif x + width + long < WIDTH:
+                yield _text(x + width + 6, y + 11, what, "start", "named")
+            else:
+                yield _text(x - 6, y + 11, what, "end", "named")
 
     def _seconds_axis(self) -> Iterator[str]:
         step = next(
@@ -135,7 +141,7 @@ class Chart:
                 )
                 text = f"{words} {quantile}"
                 yield _text(x + 25, y, text, "start")
-                x += 34 + 6 * len(text)
+                x += 44 + int(CHAR * len(text))
 
     def _tiers(self) -> Iterator[str]:
         top = self._tiers_top
@@ -145,7 +151,7 @@ class Chart:
         for name, words in zip(TIER_NAMES, ("own group", "peer", "nobody"), strict=True):
             yield f'<rect class="tier {name}" x="{x}" y="{top - 12}" width="9" height="9"/>'
             yield _text(x + 13, top - 4, words, "start")
-            x += 30 + 6 * len(words)
+            x += 30 + int(CHAR * len(words))
         for number, counts in enumerate(self._told["tiers"]):
             whole = sum(counts)
             if not whole:
@@ -171,7 +177,7 @@ class Chart:
         for word in ("closed", "half_open", "open", "suspect", "down", "no answer"):
             yield f'<rect class="state {_class(word)}" x="{x}" y="{top - 12}" width="9" height="9"/>'
             yield _text(x + 13, top - 4, word.replace("_", " "), "start")
-            x += 30 + 6 * len(word)
+            x += 30 + int(CHAR * len(word))
         yield _text(LEFT - 8, top - 4, "breakers, peers", "end", "named")
         for row, (name, changes) in enumerate(self._peers):
             y = top + PEER_ROW * row
