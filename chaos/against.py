@@ -84,7 +84,7 @@ def plan(path: Path, group: GroupFile, faults: Collection[str], command: str) ->
     if group.gateway.peering is None:
         raise UsageError("this group has no peers", where=str(path))
     peers = [peer.name for peer in load_peering(group.gateway.peering, read_keys=False).peers]
-    topology = Topology(groups=(group.name,), block_bytes=BLOCK_BYTES)
+    topology = Topology(groups=(group.name,), elsewhere=tuple(peers), block_bytes=BLOCK_BYTES)
     planned = []
     for word in [fault for fault in FAULTS if fault in faults or not faults]:
         steps: list[tuple[str, str, Step]] = []

@@ -95,7 +95,7 @@ class Scenario(Section):
             raise ValueError("two steps put a hostile peer in one place")
         for number, step in enumerate(self.steps, 1):
             for name in named(step):
-                if name not in groups | hostile:
+                if name not in {*groups, *hostile, *self.topology.elsewhere}:
                     raise ValueError(f"step {number} names {name!r}, which the topology lacks")
             if isinstance(step, Hostile):
                 if step.name not in hostile:

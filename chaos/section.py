@@ -32,6 +32,8 @@ class Topology(Section):
     """Real groups: master, stores, gateway, and one engine process each."""
     hostile: dict[GroupName, Annotated[tuple[str, ...], Field(strict=False)]] = {}
     """Places for hostile peers: name to the namespaces that they may export and import."""
+    elsewhere: Annotated[tuple[GroupName, ...], Field(strict=False)] = ()
+    """Peers that somebody else runs: orders about them can be given."""
     stores: Annotated[int, Field(ge=1, le=8)] = 1
     dram: Size = 256 * MIB
     """Of each store."""
@@ -53,7 +55,7 @@ class Topology(Section):
 
     @model_validator(mode="after")
     def _names(self) -> Topology:
-        everyone = [*self.groups, *self.hostile]
+        everyone = [*self.groups, *self.hostile, *self.elsewhere]
         for name in everyone:
             if everyone.count(name) > 1:
                 raise ValueError(f"the topology has {name!r} twice")

@@ -23,6 +23,7 @@ CHEAP = (
     "storage/file-size",
     "operations/peer-paused",
     "operations/rolling-restart",
+    "process/descriptors",
 )
 """One of each suite that needs no privileges, on one topology."""
 
