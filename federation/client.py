@@ -343,9 +343,10 @@ class FederatedStore:
         return self._link is None or self._link.flush(timeout)
 
     def stats(self) -> dict[str, Any]:
-        """The local client's figures and the gateway's state."""
+        """The local client's figures, the gateway's state, and the federation's breaker."""
         return {
             "gateway": self._link.state() if self._link else "none",
+            "federation": self._link.stats() if self._link else None,
             "store": asdict(self._ready().stats()),
         }
 
@@ -381,8 +382,7 @@ class FederatedStore:
         return self._store
 
     def _usable_link(self) -> GatewayLink | None:
-        link = self._link
-        return link if link is not None and link.usable else None
+        return link if (link := self._link) is not None and link.may_ask() else None
 
     def _seconds(self, deadline_ms: int | None) -> float | None:
         chosen = self._deadline_ms if deadline_ms is None else deadline_ms

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from federation.config import GroupFile
 from federation.limits.guards import Guards
 from federation.peers.subscriptions import Subscriptions
-from federation.transfer.admission import Admission
+from federation.transfer.admission import DEFER_SECONDS, Admission
 from federation.transfer.copies import Copies
 from federation.transfer.handover import EngineService
 from federation.transfer.locating import Locator, RouterService
@@ -61,8 +61,9 @@ def engine_side(
         shares=guards.staging,
         memory=slots.take,
     )
+    in_place = config.protocol == "tcp" or not store.register_buffer(slots.address, slots.size)
     admission = Admission(
-        store=store,
+        write=store.write_in_place if in_place else store.write,
         ledger=ledger,
         naming=config.naming,
         policy=AdmissionPolicy(
@@ -72,6 +73,9 @@ def engine_side(
         dear=lambda block: puller.planner.dear(
             block.fingerprint, block.origin, len(block.data), time.monotonic()
         ),
+        busy=lambda: puller.under_way > 0,
+        # Within the time in which staging has it anyway.
+        defer=min(DEFER_SECONDS, staging.hold / 2),
         queue_max=limits.admission_queue_blocks,
         on_error=on_problem,
     )
@@ -82,6 +86,7 @@ def engine_side(
         limits=limits,
         unattested=config.unattested,
         block_seconds=config.block_seconds,
+        idle=admission.hurry,
     )
     touch = subscriptions.touch if subscriptions else lambda fingerprint: None
     engines = EngineService(

@@ -1,12 +1,13 @@
 """An engine's connection to its group's gateway: never waited for beyond a deadline, never an error.
 
-A gateway that is gone or slow is left out at once; a thread of this module's looks for it in the
-background, tells it what was written, and puts it back in once it answers.
+A gateway that is gone or slow is left out at once (`federation.limits.federation`); a thread of this
+module's looks for it in the background, tells it what was written, and puts it back in once it answers.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 import random
 import threading
 import time
@@ -20,6 +21,9 @@ import grpc
 
 from federation.counters import counters
 from federation.keys.namespace import Namespace
+from federation.limits.federation import ASK_SECONDS, PONG_SECONDS, FederationBreaker
+from federation.limits.names import GuardName
+from federation.limits.switches import guards_off
 from federation.request_limits import RequestLimits
 from federation.taken import Taken
 from federation.taking import MESSAGE_BYTES_MAX, Into, Taking
@@ -28,7 +32,8 @@ from federation.timeouts import Deadline
 from federation.transfer.fair import PullClass
 from federation.transfer.handover import ATTACH_METHOD, EXISTS_METHOD, REPORT_METHOD
 from federation.trust.credentials import EngineCredentials
-from local_group.breaker import Breaker, BreakerLimits, BreakerState
+from federation.watched import Watched
+from local_group.breaker import BreakerState
 from moonmesh.v1 import engine_pb2
 
 log = logging.getLogger(__name__)
@@ -39,20 +44,16 @@ REPORT_LINGER_SECONDS = 0.005
 """How long a report waits for company."""
 CONTROL_SECONDS = 1.0
 """Deadline of a report, and of an attachment to a gateway that is not known to answer."""
-PROBE_SECONDS = 0.3
-"""Deadline of an attachment that finds out whether a gateway, which let a call's deadline pass, hangs."""
 ATTACH_SECONDS = 10.0
 """Between two attachments to a gateway that answers: they tell that the namespace is in use."""
-LOOK_AGAIN_SECONDS = 0.5
-"""Between two looks for a gateway that is gone, at most: it is back within a second or two, and a look costs
-an attachment on a socket of this host."""
+WATCH_SECONDS = 1.0
+"""For which calls are watched after the last one began: a call that comes later wakes the thread."""
 REDIAL_MS = 100
 """Between two dials of the channel at first, and at most twice as long: a look in between is in vain."""
 DIAL_MS = 1000
 """What one dial may take; TLS, where the gateway is on another host, needs several round trips."""
 Report: TypeAlias = tuple[str, int, bytes, int]
 """Key, size, digest and place in its chain of a block that was put."""
-_BREAKER = BreakerLimits(failures=1, window=8, open_s=0.25, open_max_s=LOOK_AGAIN_SECONDS)
 
 _OPTIONS: list[tuple[str, Any]] = [
     ("grpc.initial_reconnect_backoff_ms", REDIAL_MS),
@@ -93,9 +94,11 @@ class GatewayLink:
         self._attach = self._channel.unary_unary(ATTACH_METHOD)
         self._report = self._channel.unary_unary(REPORT_METHOD)
         self._exists = self._channel.unary_unary(EXISTS_METHOD)
-        self._taking = Taking(self._channel, self._fingerprint, socket_of(target), self._failed)
-        self._lock = threading.Lock()
-        self._breaker = Breaker(_BREAKER, random.Random())
+        doubts = GuardName.FEDERATION not in guards_off(os.environ)
+        self._watched = Watched(FederationBreaker(random.Random(), doubts=doubts), self._look)
+        self._taking = Taking(
+            self._channel, self._fingerprint, socket_of(target), self._failed, self._watched
+        )
         self._reports: deque[Report] = deque()
         self._answered = False
         self._federated = False
@@ -111,9 +114,14 @@ class GatewayLink:
     @property
     def usable(self) -> bool:
         """Whether the gateway is there, answers, and shares this namespace with some peer."""
-        with self._lock:
-            closed = self._breaker.state(time.monotonic()) is BreakerState.CLOSED
-        return self._federated and closed
+        return self._federated and self._watched.passes()
+
+    def may_ask(self) -> bool:
+        """`usable`, for a call that is about to be made: one that is not is counted."""
+        usable = self.usable
+        if self._federated and not usable:
+            counters.add("moonmesh_federation_skipped_total")
+        return usable
 
     @property
     def limits(self) -> RequestLimits:
@@ -127,11 +135,14 @@ class GatewayLink:
 
     def state(self) -> str:
         """For `stats`: what is known of the gateway."""
-        with self._lock:
-            state = self._breaker.state(time.monotonic())
+        state = self._watched.state()
         if state is not BreakerState.CLOSED:
             return f"breaker {state.value}"
         return "federated" if self._federated else f"local only: {self._reason}"
+
+    def stats(self) -> dict[str, Any]:
+        """The breaker of the whole federation, for `FederatedStore.stats`."""
+        return self._watched.stats()
 
     def wait_until_answered(self, timeout: float) -> bool:
         """Waits for the first attachment, at most `timeout` seconds; whether the link is usable."""
@@ -164,11 +175,14 @@ class GatewayLink:
                 wait_ms=max(0, int(1000 * min(wait, until.left()))),
                 pull_class=PullClass.FIRST_TOKEN.name,
             )
+            message = request.SerializeToString()
             try:
-                raw = self._exists(
-                    request.SerializeToString(), timeout=until.left(), metadata=inject()
-                )
-            except grpc.RpcError as error:
+                with self._watched.call(
+                    self._exists.future(message, timeout=until.left(), metadata=inject())
+                ) as call:
+                    raw = call.result()
+                    call.heard()
+            except (grpc.RpcError, grpc.FutureCancelledError) as error:
                 self._failed(error)
                 break
             flags = engine_pb2.ExistsReply.FromString(raw).landed
@@ -231,7 +245,7 @@ class GatewayLink:
     def _work(self) -> None:
         attach_at = 0.0
         while not self._closed:
-            if self._doubted or time.monotonic() >= attach_at:
+            if self._doubted or self._watched.asks() or time.monotonic() >= attach_at:
                 answered = self._try_attach()
                 attach_at = time.monotonic() + (ATTACH_SECONDS if answered else self._retry_in())
             if self._reports and self.usable:
@@ -242,28 +256,31 @@ class GatewayLink:
                 self._reports.clear()  # nobody may have this namespace: nothing to tell
             if not self._answers():
                 attach_at = min(attach_at, time.monotonic() + self._retry_in())
-            self._wake.wait(max(0.01, attach_at - time.monotonic()))
+            pause = attach_at - time.monotonic()
+            if self._watched.busy(WATCH_SECONDS):
+                pause = min(pause, ASK_SECONDS)
+            self._wake.wait(max(0.01, pause))
             self._wake.clear()
             if self._reports:
                 time.sleep(REPORT_LINGER_SECONDS)
 
     def _try_attach(self) -> bool:
         doubted, self._doubted = self._doubted, False
-        with self._lock:
-            if not self._breaker.allow(time.monotonic()):
-                return False
+        if not self._watched.may_probe():
+            return False
         request = engine_pb2.AttachRequest(
             envelope_json=self._namespace.canonical(),
             patterns=(pattern.text for pattern in self._namespace.patterns),
         )
-        seconds = PROBE_SECONDS if doubted else CONTROL_SECONDS
+        doubted |= self._watched.asks()
+        seconds = PONG_SECONDS if doubted else CONTROL_SECONDS
+        began = time.monotonic()
         try:
             raw = self._attach(request.SerializeToString(), timeout=seconds)
         except grpc.RpcError as error:
             counters.add("moonmesh_gateway_errors_total")
             self._reason = f"{error.code().name.lower()}: {error.details()}"
-            with self._lock:
-                self._breaker.failure(time.monotonic())
+            self._watched.lost()
             return False
         reply = engine_pb2.AttachReply.FromString(raw)
         if not reply.federated and (reply.reason != self._reason or not self._answered):
@@ -272,8 +289,7 @@ class GatewayLink:
         self._taking.renew(reply.memory)
         self._limits = RequestLimits.told(reply.limits)
         self._reason, self._federated = reply.reason, reply.federated
-        with self._lock:
-            self._breaker.success(time.monotonic())
+        self._watched.answered(began)
         self._answered = True
         self._first.set()
         return True
@@ -301,21 +317,24 @@ class GatewayLink:
             self._reports.popleft()
 
     def _answers(self) -> bool:
-        with self._lock:
-            return self._breaker.state(time.monotonic()) is BreakerState.CLOSED
+        return self._watched.state() is BreakerState.CLOSED
+
+    def _look(self) -> None:
+        """Calls are made again: they are watched."""
+        self._wake.set()
 
     def _retry_in(self) -> float:
-        with self._lock:
-            return max(0.05, self._breaker.retry_in(time.monotonic()))
+        return max(0.05, self._watched.retry_in())
 
-    def _failed(self, error: grpc.RpcError) -> bool:
+    def _failed(self, error: grpc.RpcError | grpc.FutureCancelledError) -> bool:
         """Notes a failed call; whether the gateway answered all the same, with a refusal."""
+        if isinstance(error, grpc.FutureCancelledError):
+            return False
         code = error.code()
         if code is grpc.StatusCode.UNAVAILABLE:
             # A gateway that is not there is no matter of counting: leave it out at once.
             counters.add("moonmesh_gateway_errors_total")
-            with self._lock:
-                self._breaker.failure(time.monotonic())
+            self._watched.lost()
         elif code is grpc.StatusCode.DEADLINE_EXCEEDED:
             # A short deadline proves nothing: the thread asks it, with a deadline of its own.
             counters.add("moonmesh_gateway_errors_total")

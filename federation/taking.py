@@ -25,6 +25,7 @@ from federation.transfer.frames import Block, Decoder
 from federation.transfer.handover import LEND_METHOD, PULL_METHOD
 from federation.transfer.passing import Mapping, PassingError
 from federation.transfer.places import PlaceReader
+from federation.watched import Watched
 from moonmesh.v1 import engine_pb2
 
 log = logging.getLogger(__name__)
@@ -50,6 +51,7 @@ class Taking:
     Args:
         socket: the gateway's, where it is on this host.
         failed: told of calls that ended by an error.
+        watched: told of each call, and ends those that the gateway leaves without a word.
     """
 
     def __init__(
@@ -58,12 +60,14 @@ class Taking:
         fingerprint: bytes,
         socket: Path | None,
         failed: Callable[[grpc.RpcError], object],
+        watched: Watched,
     ) -> None:
         self._pull = channel.unary_stream(PULL_METHOD)
         self._lend = channel.unary_stream(LEND_METHOD)
         self._fingerprint = fingerprint
         self._socket = socket
         self._failed = failed
+        self._watched = watched
         self._mapping: Mapping | None = None
         self._refused = 0
         """Name of a memory that could not be mapped."""
@@ -170,7 +174,11 @@ class Taking:
     ) -> Generator[bytes, None, None]:
         call = method(request.SerializeToString(), timeout=until.left(), metadata=inject())
         try:
-            yield from call
+            with self._watched.call(call) as watched:
+                for message in call:
+                    watched.heard()
+                    yield message
+                watched.heard()
         except grpc.RpcError as error:
             if error.code() is grpc.StatusCode.FAILED_PRECONDITION:
                 raise _NotLent from error

@@ -154,6 +154,9 @@ class Gateway:
     ) -> AsyncGenerator[bytes, None]:
         """The raw messages of one answer: see `federation.transfer.frames`.
 
+        While the caller looks at one message the next is on its way: gRPC's threads receive and decrypt one
+        when it is asked for.
+
         Args:
             allowance: what may be sent beyond the credit of the request, where it has one.
 
@@ -170,11 +173,12 @@ class Gateway:
         stall = self._limits.peer_stall_ms / 1000
         if not self._guard.on(GuardName.STALL):
             stall = timeout
+        coming = _reading(call)
         try:
             while True:
                 try:
                     async with timeout_of(stall):
-                        message = await call.read()
+                        message = await coming
                 except asyncio.TimeoutError:
                     self._guard.refuse(GuardName.STALL, time.monotonic())
                     raise StallError(f"nothing came for {stall:g} s", where=self.peer) from None
@@ -182,10 +186,13 @@ class Gateway:
                 if message is grpc.aio.EOF:
                     return
                 self.reason = ""  # whoever greets it, it can be reached
+                coming = _reading(call)
+                await asyncio.sleep(0)  # so that it begins
                 yield message
         except grpc.aio.AioRpcError as error:
             raise self._explained(error) from error
         finally:
+            coming.cancel()
             if telling is not None:
                 telling.cancel()
             call.cancel()
@@ -277,6 +284,23 @@ class Gateway:
             )
 
         self._diagnosis = asyncio.create_task(find_out())
+
+
+def _reading(
+    call: grpc.aio.UnaryStreamCall[Any, Any] | grpc.aio.StreamStreamCall[Any, Any],
+) -> asyncio.Task[Any]:
+    """The next message. That it failed need not be of interest to anybody."""
+
+    async def read() -> Any:
+        return await call.read()
+
+    def over(task: asyncio.Task[Any]) -> None:
+        if not task.cancelled():
+            task.exception()
+
+    task = asyncio.create_task(read())
+    task.add_done_callback(over)
+    return task
 
 
 async def _tell(

@@ -28,7 +28,7 @@ from federation.limits.names import Failure, GuardName, Kind
 from federation.limits.orders import SAID, Order
 from federation.peers.arrivals import Arrivals, Method
 from federation.peers.asking import Told
-from federation.peers.call import Call, Context, OpenCalls, refuse
+from federation.peers.call import Call, Context, OpenCalls, Writing, refuse
 from federation.peers.callers import Caller, Callers
 from federation.peers.gossip_config import HELLO_BYTES_MAX
 from federation.peers.hearing import Hellos
@@ -300,17 +300,20 @@ class PeerService:
             unattested=request.unattested,
             pull_class=PullClass.told(request.pull_class),
             message_bytes=request.credit,
+            credit=credit.left,
         )
         try:
-            async with timeout_at(until), aclosing(blocks) as messages:
+            async with timeout_at(until), aclosing(blocks) as messages, Writing(call) as writing:
                 async for message in messages:
                     while credit.spent:
+                        await writing.done()
                         more = await self._more(call)
                         if more is None:
                             return  # it has gone, or does without the rest
                         credit.add(more)
                     credit.send(len(message))
-                    await call.write(message)
+                    await writing.write(message)
+                await writing.done()
             return
         except asyncio.TimeoutError:
             why = f"not done in {seconds:g} s"

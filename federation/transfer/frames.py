@@ -74,12 +74,15 @@ class Encoder:
     """Packs blocks into messages.
 
     Args:
-        message_bytes: payload that a message is filled up to; a header may exceed it.
+        message_bytes: payload that a message is filled up to; its headers exceed it, so that a block of that
+            size is one message.
     """
 
     def __init__(self, message_bytes: int) -> None:
-        self._room = message_bytes
+        self._message_bytes = message_bytes
         self._begun = bytearray()
+        self._room = message_bytes
+        """Payload that this message has room for."""
 
     def block(
         self, index: int, digest: bytes, data: memoryview, hops: int = 0, attested: bool = True
@@ -92,15 +95,16 @@ class Encoder:
         kind = Kind.BLOCK if attested else Kind.UNATTESTED
         self._begun += _HEADER.pack(VERSION, kind, hops, index, len(data), digest)
         start = 0
-        while len(data) - start >= (room := max(0, self._room - len(self._begun))):
+        while len(data) - start >= (room := self._room):
             yield self._take(data[start : start + room])
             start += room
         self._begun += data[start:]
+        self._room -= len(data) - start
 
     def missing(self, index: int) -> Iterator[bytes]:
         """Says that the block at `index` is not here."""
         self._begun += _HEADER.pack(VERSION, Kind.MISSING, 0, index, 0, NO_DIGEST)
-        if len(self._begun) >= self._room:
+        if len(self._begun) >= self._message_bytes:
             yield self._take()
 
     def flush(self) -> Iterator[bytes]:
@@ -115,7 +119,7 @@ class Encoder:
 
     def _take(self, rest: bytes | memoryview = b"") -> bytes:
         message = b"".join((self._begun, rest))
-        self._begun = bytearray()
+        self._begun, self._room = bytearray(), self._message_bytes
         return message
 
 

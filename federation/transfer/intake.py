@@ -77,6 +77,7 @@ class Intake:
         job.began = began = loop.time()
         owed = self._limits.peer_silence_ms / 1000 + LISTEN_MORE_SECONDS
         seconds = max(job.deadline - began, owed)
+        job.stream_ends = began + seconds
         claim = job.turn.claim
         timed = self.speeds.begin(source.name, began, claim.pull_class.name)
         asked_at = time.monotonic()

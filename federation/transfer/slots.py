@@ -48,7 +48,8 @@ class Slots:
             fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, SEALS)
         except OSError:
             self.lends = False
-        self._base = int(np.frombuffer(self._map, np.uint8).ctypes.data)
+        self.address = int(np.frombuffer(self._map, np.uint8).ctypes.data)
+        """Where it begins, in this process."""
         self._arena = Arena(self.size, SLOT_UNIT_BYTES)
         self._left: deque[int] = deque()
         """Slots whose last view is gone; given back by the thread that takes, as a view may die anywhere."""
@@ -71,7 +72,7 @@ class Slots:
 
     def offset(self, view: memoryview) -> int:
         """Where a slot of this memory begins, in bytes."""
-        return int(np.frombuffer(view, np.uint8).ctypes.data) - self._base
+        return int(np.frombuffer(view, np.uint8).ctypes.data) - self.address
 
     def _collect(self) -> None:
         while self._left:

@@ -57,6 +57,16 @@ class WindowRoom:
             self._guard.refuse(refusal.reason, time.monotonic())
             raise _shed(refusal)
 
+    def take_now(self, size: int) -> bool:
+        """Takes it if nobody waits for memory and there is some, in the pool too."""
+        if not self._turns.at_once(self._guard, self._ticket, GuardName.WINDOW, size):
+            return False
+        self._held = size
+        if self._ticket.lease(size, time.monotonic()) is not None:
+            self.give()
+            return False
+        return True
+
     def give(self) -> None:
         """The window has been sent, or will not be."""
         held, self._held = self._held, 0

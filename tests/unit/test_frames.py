@@ -33,13 +33,21 @@ def encode(items: list[bytes | None], message_bytes: int) -> list[bytes]:
 )
 def test_what_is_packed_comes_out(items: list[bytes | None], message_bytes: int) -> None:
     messages = encode(items, message_bytes)
-    assert all(len(m) <= message_bytes + 2 * frames.HEADER_BYTES for m in messages)
-    decoder = Decoder([300] * len(items), message_bytes + 2 * frames.HEADER_BYTES)
+    longest = message_bytes + (len(items) + 1) * frames.HEADER_BYTES
+    assert all(len(m) <= longest for m in messages)
+    decoder = Decoder([300] * len(items), longest)
     out = [event for message in messages for event in decoder.feed(message)]
     assert decoder.ended
     assert [None if isinstance(e, Missing) else bytes(e.data) for e in out] == items
     assert decoder.payload_bytes == sum(len(i) for i in items if i)
     assert all(e.digest == DIGEST for e in out if isinstance(e, Block))
+
+
+def test_a_block_of_a_message_s_size_is_one_message() -> None:
+    messages = encode([b"x" * 64, b"y" * 32, b"z" * 32, b"w" * 65], 64)
+    sizes = [len(message) for message in messages]
+    head = frames.HEADER_BYTES
+    assert sizes == [64 + head, 64 + 2 * head, 64 + head, 1 + head]
 
 
 def header(version: int = 1, kind: int = 1, index: int = 0, size: int = 4, hops: int = 0) -> bytes:

@@ -15,6 +15,7 @@ from federation import gateway_link as module
 from federation.gateway_link import GatewayLink
 from federation.identity import block_digest
 from federation.keys.namespace import Namespace
+from federation.limits.federation import SLOW_PONGS, SLOW_SECONDS
 from federation.memory import pointer_to
 from federation.transfer.frames import Encoder
 from moonmesh.v1 import engine_pb2
@@ -37,6 +38,7 @@ class FakeGateway:
         self.digest_of = b"right"
         self.refuse: set[str] = set()
         self.pull_seconds = 0.0
+        self.attach_seconds = 0.0
         self.asked: list[int] = []
         self.hang = threading.Event()
         self._release = threading.Event()
@@ -74,6 +76,7 @@ class FakeGateway:
 
     def _attach(self, raw: bytes, context: grpc.ServicerContext) -> bytes:
         self._wait()
+        time.sleep(self.attach_seconds)
         reply = engine_pb2.AttachReply(group="g", fingerprint=FP, federated=self.federated)
         return reply.SerializeToString()
 
@@ -178,7 +181,7 @@ def test_a_gateway_that_hangs_is_found_out_and_taken_back(
     with Punctuality() as punctual:
         assert punctual.call(lambda: pulled(link, ["a"], [5], 0.05)) == []
     punctual.check(0.05)
-    wait_for(lambda: not link.usable, module.PROBE_SECONDS + 2, "it to be left out")
+    wait_for(lambda: not link.usable, module.PONG_SECONDS + 2, "it to be left out")
     gateway.hang.clear()
     gateway._release.set()
     wait_for(lambda: link.usable, 10, "the link to be taken back")
@@ -254,3 +257,62 @@ def test_without_a_gateway_reports_are_kept_up_to_the_limit(
     assert not link.flush(0.05)
     assert module.counters.snapshot()["moonmesh_reports_dropped_total"] == dropped + 2
     link.close()
+
+
+def test_many_that_wait_for_a_gateway_that_hangs_are_let_go_long_before_their_deadline(
+    gateway: FakeGateway, link: GatewayLink
+) -> None:
+    cut = module.counters.snapshot().get("moonmesh_federation_cut_total", 0)
+    gateway.hang.set()
+    threads, taken = 6, []
+
+    def ask(n: int) -> None:
+        began = time.monotonic()
+        assert (pulled(link, ["a"], [5], 10.0) if n % 2 else link.exists(["a"], 9.0, 10.0)) in (
+            [],
+            [False],
+        )
+        taken.append(time.monotonic() - began)
+
+    readers = [threading.Thread(target=ask, args=[n]) for n in range(threads)]
+    for reader in readers:
+        reader.start()
+    for reader in readers:
+        reader.join(10)
+    assert len(taken) == threads
+    assert max(taken) < 2.0, "ASK_SECONDS, a tick and PONG_SECONDS; the rest is the machine's"
+    assert not link.may_ask()
+    assert link.stats()["breaker"] in ("open", "half_open")
+    assert module.counters.snapshot()["moonmesh_federation_cut_total"] - cut == threads
+
+
+def test_a_gateway_that_answers_slowly_is_left_out(gateway: FakeGateway, link: GatewayLink) -> None:
+    skipped = module.counters.snapshot().get("moonmesh_federation_skipped_total", 0)
+    gateway.attach_seconds = SLOW_SECONDS + 0.03
+    gateway.pull_seconds = 0.5
+    # One after the other, as an engine would: each is silent for long enough to be asked about.
+    for _ in range(20):
+        if not link.may_ask():
+            break
+        pulled(link, ["a"], [5], 5.0)
+    wait_for(lambda: link.stats()["opened"], 10, "it to be left out")
+    assert link.stats()["slow_answers"] >= SLOW_PONGS
+    assert not link.may_ask()
+    assert module.counters.snapshot()["moonmesh_federation_skipped_total"] > skipped
+    gateway.attach_seconds = 0.0
+    wait_for(lambda: link.usable, 10, "it to be taken back")
+
+
+def test_peers_that_are_slow_are_not_the_gateways_fault(
+    gateway: FakeGateway, link: GatewayLink
+) -> None:
+    gateway.pull_seconds = 1.0
+    readers = [threading.Thread(target=lambda: pulled(link, ["a"], [5], 5.0)) for _ in range(4)]
+    for reader in readers:
+        reader.start()
+    passed = []
+    while any(reader.is_alive() for reader in readers):
+        passed.append(link.usable)
+        time.sleep(0.02)
+    assert link.stats()["opened"] == 0
+    assert passed.count(False) <= len(passed) // 4, "doubted for moments at most"
