@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 from chaos.hostile.names import Answer, Attack
 from chaos.invariants.parameters import Invariants
 from chaos.section import LINE_S, GroupName, Section, Topology, check_namespaces, check_one_of
-from chaos.steps import Herd, Hostile, Signal, Step, keeps_books, named, over, told, wants
+from chaos.steps import Herd, Hostile, Signal, Step, Switch, keeps_books, named, over, told, wants
 from federation.limits.names import GuardName
 
 SUMMARY_CHARS = 200
@@ -108,8 +108,10 @@ class Scenario(Section):
             if isinstance(step, Signal) and step.part.startswith("store-"):
                 stores = [f"store-{i}" for i in range(self.topology.stores)]
                 check_one_of(step.part, stores, f"step {number}: part")
-            if not isinstance(step, Hostile) and set(named(step)) & hostile:
+            if not isinstance(step, (Hostile, Switch)) and set(named(step)) & hostile:
                 raise ValueError(f"step {number}: {step.do} needs real groups")
+            if isinstance(step, Switch):
+                check_one_of(step.group, groups, f"step {number}: group")
             if isinstance(step, Herd):
                 self._check_herd(number, step)
             needs = wants(step)
