@@ -130,6 +130,8 @@ class Waits(Parameters):
 
     median_ms: _Amount
     """At most so long did half of those that began while the fault lasted take."""
+    worst_ms: _Amount | None = None
+    """At most so long did each of them take."""
     calls: Annotated[int, Field(ge=1)] = 10
     """Fewer show nothing."""
 

@@ -34,6 +34,14 @@ def test_half_of_the_reads_do_not_wait(took: tuple[float, ...], held: bool) -> N
     assert verdict(with_reads(*took), "waits").held is held
 
 
+@pytest.mark.parametrize(("worst", "held"), [(900, True), (899, False)])
+def test_no_read_waits_longer_than_so(worst: float, held: bool) -> None:
+    record = with_reads(1, 2, 900)
+    wanted = {"median_ms": 100, "calls": 3, "worst_ms": worst}
+    record.scenario = sound(waits=wanted).scenario
+    assert verdict(record, "waits").held is held
+
+
 def test_no_reads_show_nothing() -> None:
     assert not verdict(with_reads(), "waits").held
 
