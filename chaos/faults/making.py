@@ -223,23 +223,20 @@ class Making:
             return held.with_peer(step.peer, before.peers.get(step.peer, Order.ON), time.time())
 
         try:
-            await asyncio.to_thread(self._order, step, give)
+            if problem := await asyncio.to_thread(self._order, step, give):
+                raise ChaosError(f"{told(step)}: {problem}")
             took = time.monotonic() - began
             self._count(step, orders=1, took_ms=round(1000 * took))
             yield
         finally:
+            # A gateway that does not answer now goes by it when it does again.
             await asyncio.to_thread(self._order, step, take_back)
 
-    def _order(self, step: Switch, change: Callable[[Orders], Orders]) -> None:
-        """Changes what is ordered at a group, and has its gateway go by it.
-
-        Raises:
-            ChaosError: the gateway does not.
-        """
+    def _order(self, step: Switch, change: Callable[[Orders], Orders]) -> str:
+        """Changes what is ordered at a group; why its gateway does not go by it, "" if it does."""
         group = self._stage.config(step.group)
         OrderFile(group.data_dir).change(change)
-        if problem := ask_orders(group.gateway_socket):
-            raise ChaosError(f"{told(step)}: {problem}")
+        return ask_orders(group.gateway_socket)
 
     # Collector and herd
 
