@@ -16,13 +16,15 @@ from federation.peers.arrivals import handshake_bounds, server_bounds
 from federation.peers.service import OVERSIZE_READ_FACTOR, PeerService
 from federation.private import for_this_user
 from federation.transfer.passing import Passing
-from federation.trust.credentials import EngineCredentials, TlsIdentity
+from federation.trust.credentials import EngineCredentials, TlsIdentity, load_engine_credentials
 
 if TYPE_CHECKING:
     from federation.following.leader import GroupService
+    from federation.peering import Membership
     from federation.transfer.handover import EngineService
     from federation.transfer.locating import RouterService
     from federation.transfer.slots import Slots
+    from local_group.store import StoreClient
 
 STOP_SECONDS = 2.0
 """Grace for calls under way when the gateway is told to stop."""
@@ -32,6 +34,13 @@ _OPTIONS: list[tuple[str, Any]] = [
     # Two gateways on one port would each get half of the calls: a second one has to fail.
     ("grpc.so_reuseport", 0),
 ]
+
+
+def inner_credentials(config: GroupFile, member: Membership | None) -> EngineCredentials | None:
+    """For what comes from, or goes to, other hosts of the group; None where nothing does."""
+    if not config.gateway.engines_tcp or member is None:
+        return None
+    return load_engine_credentials(member.peering.own.credentials, config.name, "server")
 
 
 class Endpoints:
@@ -129,11 +138,13 @@ class Endpoints:
         """Says NOT_SERVING from now on."""
         await self._health.enter_graceful_shutdown()
 
-    async def stop(self) -> None:
-        """Closes all servers; calls under way have a grace of `STOP_SECONDS`."""
+    async def stop(self, store: StoreClient | None = None) -> None:
+        """Closes all servers; calls under way have a grace of `STOP_SECONDS`. Then their store."""
         if self._passing is not None:
             await self._passing.close()
         await asyncio.gather(*(server.stop(STOP_SECONDS) for server in self._servers))
+        if store is not None:
+            await asyncio.to_thread(store.close)
 
     def _engine_server(
         self, config: GroupFile, service: EngineService, router: RouterService

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from federation.admin_service import AdminService
 from federation.background import Background
 from federation.config import GroupFile
-from federation.endpoints import Endpoints
+from federation.endpoints import Endpoints, inner_credentials
 from federation.engine_side import engine_side
 from federation.following.follower import Follower
 from federation.following.leader import GroupService
@@ -41,8 +41,11 @@ from federation.switchboard import Switchboard
 from federation.timeouts import unless
 from federation.transfer.copies import Copies
 from federation.transfer.staging import Staging
-from federation.trust.credentials import EngineCredentials, load_engine_credentials
+from federation.trial import TrialFile
+from federation.trial_watch import watch_trial
+from federation.trust.credentials import EngineCredentials
 from federation.trust.handshakes import RefusalLog, StderrWatch
+from federation.watchdog import StallBook
 from local_group.admin import AdminClient
 from local_group.holdings import Change, Holdings
 from local_group.journal import Entry, Journal
@@ -61,6 +64,8 @@ class Gateway:
         config: the group.
         member: its place in the federation; None for a group that runs alone.
         spawner: where its serving process comes from; for a member only.
+        stalls: what its event loop was held up by.
+        trials: whether what `member` goes by is on trial.
     """
 
     def __init__(
@@ -68,11 +73,16 @@ class Gateway:
         config: GroupFile,
         member: Membership | None,
         spawner: Spawner | None,
+        stalls: StallBook,
+        trials: TrialFile,
     ) -> None:
         self._config = config
         self._limits = config.limits
         self._member = member
         self._spawner = spawner
+        self._stalls = stalls
+        self._trials = trials
+        self._ready = False
         names = [peer.name for peer in member.peering.peers] if member else []
         self._guards = make_guards(config, names, random.Random(), os.environ)
         self._refusals = RefusalLog()
@@ -110,6 +120,15 @@ class Gateway:
         config, serving = self._config, None
         leading = self._leading
         self._switchboard.load(self._guards)
+        if (trial := self._trials.latest) is not None and trial.state == "trying":
+            self._background.start(
+                watch_trial(
+                    self._trials,
+                    trial,
+                    lambda: self._ready,
+                    lambda: self._peers.alive() if self._peers else (),
+                )
+            )
         admin = AdminClient(config.admin_url, ADMIN_SECONDS)
         pool = None
         if self._member and has_places(config):
@@ -164,7 +183,7 @@ class Gateway:
         events = KvEvents.of(
             config, self._exported, ledger, admin, rescan=self._lost.set, on_problem=self._problem
         )
-        inner = self._inner_credentials()
+        inner = inner_credentials(config, member)
         if member:
             self._follower = self._make_follower(ledger, listings, inner)
         side = engine_side(
@@ -206,6 +225,8 @@ class Gateway:
             peers=peers,
             serving=serving,
             switchboard=self._switchboard,
+            stalls=self._stalls,
+            trials=self._trials,
         )
         removal = Removal(store, holdings, listings.stored_keys)
         purge = Purge(removal=removal, holdings=holdings, staging=staging)
@@ -248,6 +269,7 @@ class Gateway:
             if pool:
                 start(pool.run())
             await endpoints.ready()
+            self._ready = True
             log.info("group %s serves: %s", config.name, self._leading.role)
             await stop.wait()
         finally:
@@ -257,7 +279,8 @@ class Gateway:
             await puller.close()
             if peers:
                 await peers.sessions.close()
-            await asyncio.gather(_stop(endpoints, store), *([serving.close()] if serving else []))
+            # Beside the serving process's end: Mooncake takes most of a second to let go of either.
+            await asyncio.gather(endpoints.stop(store), *([serving.close()] if serving else []))
             await ledger.close()
 
     # Parts
@@ -305,13 +328,6 @@ class Gateway:
         if not self._leading.valid():
             follower.follow()
         return follower
-
-    def _inner_credentials(self) -> EngineCredentials | None:
-        """For what comes, or goes, to other hosts of the group; None where nothing does."""
-        if not self._config.gateway.engines_tcp or self._member is None:
-            return None
-        folder = self._member.peering.own.credentials
-        return load_engine_credentials(folder, self._config.name, "server")
 
     # What happens by itself
 
@@ -382,9 +398,3 @@ class Gateway:
     def _problem(self, what: str) -> None:
         log.warning("%s", what)
         self._problems.note(what)
-
-
-async def _stop(endpoints: Endpoints, store: StoreClient) -> None:
-    """Beside the serving process's end: Mooncake takes most of a second to let go of either."""
-    await endpoints.stop()
-    await asyncio.to_thread(store.close)

@@ -22,7 +22,9 @@ from federation.switchboard import Switchboard
 from federation.transfer.puller import Puller
 from federation.transfer.slots import Slots
 from federation.transfer.staging import Staging
+from federation.trial import TrialFile
 from federation.trust.handshakes import RefusalLog
+from federation.watchdog import StallBook
 from gossip.quarantine import Quarantine
 from local_group.holdings import Holdings
 from local_group.store import StoreClient
@@ -79,6 +81,8 @@ class StatusReport:
         peers: PeerSide | None,
         serving: ServingProcess | None,
         switchboard: Switchboard,
+        stalls: StallBook,
+        trials: TrialFile,
     ) -> None:
         self._config = config
         self._leading = leading
@@ -97,6 +101,8 @@ class StatusReport:
         self._side = peers
         self._serving = serving
         self._switchboard = switchboard
+        self._stalls = stalls
+        self._trials = trials
         self._started_at = time.monotonic()
 
     async def document(self) -> dict[str, Any]:
@@ -113,6 +119,7 @@ class StatusReport:
             "leading": self._leads(),
             "uptime_s": round(now - self._started_at, 3),
             "switches": self._switchboard.status(),
+            "trial": self._trials.latest.status() if self._trials.latest else None,
             "certificate_expires": (
                 self._side.member.credentials.not_after.isoformat() if self._side else None
             ),
@@ -148,6 +155,7 @@ class StatusReport:
             "queues": {name: held() for name, held in self._queues.items()},
             "store": asdict(self._store.stats()),
             "counters": counters.snapshot(),
+            "stalls": self._stalls.status(),
             "telemetry": telemetry.stats(),
             "problems": self._now_wrong(now) + self._problems.list(),
         }

@@ -6,6 +6,7 @@ holdings do not attribute to this group, or attribute with other bytes than Moon
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from typing import NamedTuple, Protocol
@@ -18,6 +19,8 @@ from federation.keys.naming import Naming
 from federation.limits.errors import ShedError
 from federation.limits.guard import BUSY_SECONDS, Guard
 from federation.limits.guards import Guards
+from federation.limits.names import GuardName
+from federation.limits.shedding import Shedding
 from federation.limits.ticket import Ticket
 from federation.telemetry import SPAN_SERVE_CHECK, SPAN_SERVE_READ, span
 from federation.transfer.fair import PullClass
@@ -96,6 +99,7 @@ class BlockServer:
         naming: under which keys Mooncake has it.
         gone: told of each block that Mooncake turned out not to have, or to have with other bytes (True).
         lost: called when those are most of what was looked for: a listing is due.
+        shedding: how much may be read for peers at once, by how long Mooncake takes; None: without bound.
     """
 
     def __init__(
@@ -108,6 +112,7 @@ class BlockServer:
         limits: Limits,
         gone: Callable[[Fingerprint, str, Held, bool], None] = lambda *_: None,
         lost: Callable[[], None] = lambda: None,
+        shedding: Shedding | None = None,
     ) -> None:
         self._store = store
         self._master = master
@@ -119,6 +124,7 @@ class BlockServer:
         self._turns = Turns()
         self._lost = lost
         self._losses = Losses()
+        self._shedding = shedding
 
     def use(self, guards: Guards) -> None:
         """Serves under these guards, and tells them how large the pool is."""
@@ -154,6 +160,7 @@ class BlockServer:
             UnwellError: Mooncake does not answer. What was sent so far stands.
         """
         self._pool.look()
+        self._shed_if(guard, self._shedding.refuses if self._shedding else None)
         fill = self._limits.message_bytes
         if message_bytes:
             fill = min(fill, max(MESSAGE_BYTES_MIN, message_bytes))
@@ -250,7 +257,7 @@ class BlockServer:
         try:
             if here:
                 await room.take(sum(wanted.size for wanted, _ in here))
-                blocks = await self._read(fingerprint, here)
+                blocks = await self._read(fingerprint, here, room.guard)
             for wanted in window:
                 good = None
                 if blocks is not None and wanted.held is not None and wanted.place in read_as:
@@ -311,11 +318,14 @@ class BlockServer:
             UnwellError: the master does not answer: neither would a read. The peer looks elsewhere.
         """
         with span(SPAN_SERVE_CHECK, {"moonmesh.keys": len(names)}) as here:
+            began = time.monotonic()
             try:
                 sizes = await self._master.query(names)
             except AdminError as error:
                 counters.add("moonmesh_serve_check_errors_total")
                 raise UnwellError(UNWELL) from error
+            finally:
+                self._took("master", len(names), began)
             here.set_attribute("moonmesh.present", sum(name in sizes for name in names))
         return sizes
 
@@ -324,11 +334,29 @@ class BlockServer:
             self._lost()
 
     async def _read(
-        self, fingerprint: Fingerprint, here: Sequence[tuple[_Wanted, Held]]
+        self, fingerprint: Fingerprint, here: Sequence[tuple[_Wanted, Held]], guard: Guard
     ) -> ReadBatch:
         names = [self._naming.stored(fingerprint, wanted.key) for wanted, _ in here]
-        with span(SPAN_SERVE_READ, {"moonmesh.blocks": len(here)}):
-            return await self._store.read(names, [wanted.size for wanted, _ in here], READ_SECONDS)
+        sizes = [wanted.size for wanted, _ in here]
+        began = time.monotonic()
+        self._shed_if(guard, self._shedding.enter if self._shedding else None)
+        try:
+            with span(SPAN_SERVE_READ, {"moonmesh.blocks": len(here)}):
+                return await self._store.read(names, sizes, READ_SECONDS)
+        finally:
+            self._took("store", sum(sizes), began)
+            if self._shedding is not None:
+                self._shedding.leave(guard.name, began, time.monotonic())
+
+    def _shed_if(self, guard: Guard, refuses: Callable[[str, float], float] | None) -> None:
+        now = time.monotonic()
+        if refuses is not None and (wait := refuses(guard.name, now)) > 0:
+            guard.refuse(GuardName.SHED, now)
+            raise ShedError(f"no room for you now ({GuardName.SHED.value})", retry_after=wait)
+
+    def _took(self, kind: str, size: int, began: float) -> None:
+        if self._shedding is not None:
+            self._shedding.took(kind, size, time.monotonic() - began)
 
     def _good(
         self, fingerprint: Fingerprint, key: str, held: Held, blocks: ReadBatch, place: int

@@ -32,7 +32,7 @@ class WindowRoom:
         flow: tuple[PullClass, bytes],
     ) -> None:
         self._turns = turns
-        self._guard = guard
+        self.guard = guard
         self._ticket = ticket
         self._until = until
         self._patience = patience
@@ -47,14 +47,14 @@ class WindowRoom:
         """
         until = min(self._until, asyncio.get_running_loop().time() + self._patience)
         refusal = await self._turns.hold(
-            self._guard, self._ticket, GuardName.WINDOW, size, until, *self._flow
+            self.guard, self._ticket, GuardName.WINDOW, size, until, *self._flow
         )
         if refusal is not None:
             raise _shed(refusal)
         self._held = size
         refusal = self._ticket.lease(size, time.monotonic())
         if refusal is not None:
-            self._guard.refuse(refusal.reason, time.monotonic())
+            self.guard.refuse(refusal.reason, time.monotonic())
             raise _shed(refusal)
 
     def give(self) -> None:
