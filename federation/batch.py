@@ -33,7 +33,7 @@ class Batch:
             [self.sizes[place] for place in places],
         )
 
-    def names(self, stored: Callable[[str], str]) -> list[str]:
+    def names(self, stored: Callable[[Sequence[str]], list[str]]) -> list[str]:
         """The keys as Mooncake knows them; "" for what can be no key, which the store refuses."""
         return names_of(stored, self.keys)
 
@@ -47,11 +47,16 @@ class Batch:
         ]
 
 
-def names_of(stored: Callable[[str], str], keys: Sequence[str]) -> list[str]:
+def names_of(stored: Callable[[Sequence[str]], list[str]], keys: Sequence[str]) -> list[str]:
     """See `Batch.names`. Thousands are looked at as a whole: nearly always all of them are plain ASCII."""
-    if set(map(type, keys)) == {str} and "" not in keys and "".join(keys).isascii():
-        return list(map(stored, keys))
-    return [stored(key) if _is_key(key) else "" for key in keys]
+    try:
+        plain = "".join(keys).isascii() and "" not in keys
+    except TypeError:  # one is no string
+        plain = False
+    if plain:
+        return stored(keys)
+    good = iter(stored([key for key in keys if _is_key(key)]))
+    return [next(good) if _is_key(key) else "" for key in keys]
 
 
 def batches(

@@ -26,7 +26,7 @@ from federation.codes import OK, RPC_TIMEOUT, codes_of, read_code
 from federation.counters import counters
 from federation.errors import ConfigError, NotOfferedError, UsageError
 from federation.gateway_link import GatewayLink, trace_folder
-from federation.identity import Envelope, Fingerprint
+from federation.identity import Envelope
 from federation.keys.namespace import Namespace
 from federation.keys.naming import Naming
 from federation.local_reads import local_exists, local_get
@@ -65,8 +65,7 @@ class FederatedStore:
     def __init__(self) -> None:
         self._store: StoreClient | None = None
         self._link: GatewayLink | None = None
-        self._fingerprint: Fingerprint
-        self._stored: Callable[[str], str]
+        self._stored: Callable[[Sequence[str]], list[str]]
         self._pid = 0
         self._deadline_ms: int | None = None
         self._federation_ms = FEDERATION_MS
@@ -114,15 +113,12 @@ class FederatedStore:
         if self._store is not None:
             raise UsageError("set up already", where="FederatedStore", hint="make another one")
         space = Namespace.of(namespace)
-        self._fingerprint = space.fingerprint()
-        self._stored = Naming([space]).of(self._fingerprint)
+        self._stored = Naming([space]).of(space.fingerprint())
         for name, value in (("deadline_ms", deadline_ms), ("federation_ms", federation_ms)):
             if value is not None and value <= 0:
                 raise ConfigError(f"{name} must be above 0, not {value}", where="setup")
         if exists_wait_ms < 0:
-            raise ConfigError(
-                f"exists_wait_ms must not be below 0: {exists_wait_ms}", where="setup"
-            )
+            raise ConfigError(f"exists_wait_ms is below 0: {exists_wait_ms}", where="setup")
         host, _, port = master_server_addr.rpartition(":")
         if "://" not in master_server_addr and not (host and port.isdigit()):
             raise ConfigError(f"{master_server_addr!r} is not HOST:PORT", where="setup: master")
@@ -162,6 +158,7 @@ class FederatedStore:
             )
             if not self._link.wait_until_answered(ATTACH_WAIT_SECONDS):
                 log.warning("no federation through %s for now: %s", gateway, self._link.state())
+        self._puts = Writes(self._store, self._link, space.fingerprint(), self._stored)
         return OK
 
     # Writes
@@ -361,6 +358,7 @@ class FederatedStore:
             link.close()
         if self._store is not None:
             self._store.close()
+            self._puts.close()
         return OK
 
     def __getattr__(self, name: str) -> Any:
@@ -393,7 +391,8 @@ class FederatedStore:
         return None if chosen is None else chosen / 1000
 
     def _writes(self) -> Writes:
-        return Writes(self._ready(), self._link, self._fingerprint, self._stored)
+        self._ready()
+        return self._puts
 
     def _until(self, deadline_ms: int | None) -> Deadline | None:
         seconds = self._seconds(deadline_ms)

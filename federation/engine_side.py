@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from federation.config import GroupFile
 from federation.limits.guards import Guards
 from federation.peers.subscriptions import Subscriptions
-from federation.transfer.admission import Admission
+from federation.transfer.admission import DEFER_SECONDS, Admission
 from federation.transfer.copies import Copies
 from federation.transfer.handover import EngineService
 from federation.transfer.locating import Locator, RouterService
@@ -43,6 +43,7 @@ def engine_side(
     copies: Copies,
     guards: Guards,
     subscriptions: Subscriptions | None,
+    slots: Slots,
     on_problem: Callable[[str], None],
 ) -> EngineSide:
     """Puts the parts together.
@@ -50,26 +51,32 @@ def engine_side(
     Args:
         copies: what is in the pool of peers' blocks.
         exported, shared: namespaces that some peer may import, and those besides that some peer exports.
+        slots: the memory of staging.
         subscriptions: what is known of peers; None for a group that runs alone.
         on_problem: told what an operator has to know.
     """
     limits = config.limits
-    slots = Slots(limits.staging_bytes)
     staging = Staging(
         bytes_max=limits.staging_bytes,
         hold=limits.staging_hold_ms / 1000,
         shares=guards.staging,
         memory=slots.take,
     )
+    in_place = config.protocol == "tcp" or not store.register_buffer(slots.address, slots.size)
     admission = Admission(
-        store=store,
+        write=store.write_in_place if in_place else store.write,
         ledger=ledger,
         naming=config.naming,
-        policy=AdmissionPolicy(config.gateway.admit),
+        policy=AdmissionPolicy(
+            config.gateway.admit, lambda: copies.turnover(ledger.holdings.written)
+        ),
         copies=copies,
         dear=lambda block: puller.planner.dear(
             block.fingerprint, block.origin, len(block.data), time.monotonic()
         ),
+        busy=lambda: puller.under_way > 0,
+        # Within the time in which staging has it anyway.
+        defer=min(DEFER_SECONDS, staging.hold / 2),
         queue_max=limits.admission_queue_blocks,
         on_error=on_problem,
     )
@@ -80,6 +87,7 @@ def engine_side(
         limits=limits,
         unattested=config.unattested,
         block_seconds=config.block_seconds,
+        idle=admission.hurry,
     )
     touch = subscriptions.touch if subscriptions else lambda fingerprint: None
     engines = EngineService(

@@ -27,9 +27,9 @@ from federation.local_store import ADMIN_SECONDS, connect_store
 from federation.namespaces import namespaces_document
 from federation.order_file import OrderFile
 from federation.peering import Membership
-from federation.peers.child import ServingProcess
-from federation.peers.feed import Feed
 from federation.peers.load import LoadMeter
+from federation.peers.processes import ServingProcesses
+from federation.peers.pulling import staging_memory
 from federation.peers.setup import Setup
 from federation.peers.side import PeerSide, peer_side
 from federation.peers.spawn import Spawner
@@ -41,8 +41,7 @@ from federation.switchboard import Switchboard
 from federation.timeouts import unless
 from federation.transfer.copies import Copies
 from federation.transfer.staging import Staging
-from federation.trial import TrialFile
-from federation.trial_watch import watch_trial
+from federation.trial_watch import TrialWatch
 from federation.trust.credentials import EngineCredentials
 from federation.trust.handshakes import RefusalLog, StderrWatch
 from federation.watchdog import StallBook
@@ -74,7 +73,7 @@ class Gateway:
         member: Membership | None,
         spawner: Spawner | None,
         stalls: StallBook,
-        trials: TrialFile,
+        trials: TrialWatch,
     ) -> None:
         self._config = config
         self._limits = config.limits
@@ -82,7 +81,6 @@ class Gateway:
         self._spawner = spawner
         self._stalls = stalls
         self._trials = trials
-        self._ready = False
         names = [peer.name for peer in member.peering.peers] if member else []
         self._guards = make_guards(config, names, random.Random(), os.environ)
         self._refusals = RefusalLog()
@@ -103,11 +101,10 @@ class Gateway:
             on_hidden=self._hidden,
             unattested_ok=config.unattested.__contains__,
         )
-        self._feed = Feed(self._holdings, self._exported)
         self._group = GroupService(self._holdings, self._shared, self._leading)
         self._ledger: Ledger | None = None
         self._follower: Follower | None = None
-        self._serving: ServingProcess | None = None
+        self._serving: ServingProcesses | None = None
         self._lost = asyncio.Event()
         self._load = LoadMeter()
 
@@ -120,15 +117,8 @@ class Gateway:
         config, serving = self._config, None
         leading = self._leading
         self._switchboard.load(self._guards)
-        if (trial := self._trials.latest) is not None and trial.state == "trying":
-            self._background.start(
-                watch_trial(
-                    self._trials,
-                    trial,
-                    lambda: self._ready,
-                    lambda: self._peers.alive() if self._peers else (),
-                )
-            )
+        on_trial = self._trials.run(lambda: self._peers.alive() if self._peers else ())
+        self._background.start(on_trial)
         admin = AdminClient(config.admin_url, ADMIN_SECONDS)
         pool = None
         if self._member and has_places(config):
@@ -140,9 +130,9 @@ class Gateway:
                 epoch = leading.epoch if leading.valid() else None
                 if self._member and self._spawner:
                     self._peers = self._peer_side(self._member, epoch)
-                    serving = self._serving_process(self._member, self._spawner, self._peers)
+                    serving = self._serving_processes(self._member, self._spawner, self._peers)
                     self._switchboard.serve_by(serving)
-                    serving.start()  # it connects while we do
+                    await serving.start()  # they connect while we do
                 self._serving = serving
                 store = await connect_store(config, stop)
                 if store is None:
@@ -186,8 +176,10 @@ class Gateway:
         inner = inner_credentials(config, member)
         if member:
             self._follower = self._make_follower(ledger, listings, inner)
+        slots, pulling = staging_memory(config, member, self._problem)
         side = engine_side(
             config,
+            slots=slots,
             exported=self._exported,
             shared=self._shared,
             store=store,
@@ -214,7 +206,7 @@ class Gateway:
                 "journal_bytes": lambda: ledger.journal_bytes,
                 "foreign_blocks": lambda: ledger.remembered,
                 "copies_bytes": lambda: self._copies.bytes,
-                "feed_blocks": lambda: self._feed.waiting,
+                "feed_blocks": lambda: self._serving.waiting if self._serving else 0,
                 "pulls": lambda: puller.waiting,
                 "followers_blocks": lambda: self._group.waiting,
             },
@@ -224,6 +216,7 @@ class Gateway:
             dialled=self._dialled,
             peers=peers,
             serving=serving,
+            pulling=pulling,
             switchboard=self._switchboard,
             stalls=self._stalls,
             trials=self._trials,
@@ -240,6 +233,8 @@ class Gateway:
         )
         endpoints, start = Endpoints(), self._background.start
         try:
+            if pulling and peers:
+                pulling.start(peers.sessions.links.values())
             await listings.restore()
             if serving:
                 serving.begin()
@@ -269,7 +264,7 @@ class Gateway:
             if pool:
                 start(pool.run())
             await endpoints.ready()
-            self._ready = True
+            self._trials.ready = True
             log.info("group %s serves: %s", config.name, self._leading.role)
             await stop.wait()
         finally:
@@ -277,6 +272,8 @@ class Gateway:
             self._group.close()
             await self._background.end()
             await puller.close()
+            if pulling:
+                await pulling.close()
             if peers:
                 await peers.sessions.close()
             # Beside the serving process's end: Mooncake takes most of a second to let go of either.
@@ -297,14 +294,15 @@ class Gateway:
             on_tick=self._tell_serving,
         )
 
-    def _serving_process(
+    def _serving_processes(
         self, member: Membership, spawner: Spawner, peers: PeerSide
-    ) -> ServingProcess:
-        return ServingProcess(
+    ) -> ServingProcesses:
+        return ServingProcesses(
             Setup.of(self._config, member),
             spawner,
-            self._feed,
             peers,
+            holdings=self._holdings,
+            exported=self._exported,
             gone=self._gone,
             lost=self._lost.set,
             refusals=self._refusals,
@@ -368,9 +366,9 @@ class Gateway:
             tell_how_we_are(self._peers.gossip, self._serving, store, load, self._limits)
 
     def _moved(self, change: Change) -> None:
-        self._feed.take(change)
+        if self._serving is not None:
+            self._serving.take(change)
         self._group.take(change)
-        self._tell_serving()
 
     def _wrote(self, entries: Sequence[Entry]) -> None:
         if self._follower is not None:

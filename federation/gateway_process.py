@@ -17,6 +17,7 @@ from federation.config import GroupFile, load_group
 from federation.errors import MoonmeshError
 from federation.peers.spawn import Spawner
 from federation.trial import TrialFile
+from federation.trial_watch import TrialWatch
 from federation.watchdog import StallBook, Watchdog
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ async def _serve(
     member: Membership | None,
     spawner: Spawner | None,
     stalls: StallBook,
-    trials: TrialFile,
+    trials: TrialWatch,
 ) -> None:
     from federation.gateway import Gateway
 
@@ -92,7 +93,7 @@ def main() -> int:
         member = _member(config, trials)
         telemetry.setup("gateway", config.name, config.trace_dir)
         stalls = Watchdog("gateway").install().book
-        asyncio.run(_serve(config, member, spawner, stalls, trials))
+        asyncio.run(_serve(config, member, spawner, stalls, TrialWatch(trials)))
     except MoonmeshError as error:
         print(f"error {error.code}: {error}", file=sys.stderr)
         return error.exit_code

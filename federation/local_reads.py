@@ -16,7 +16,10 @@ STEP_KEYS = 16_384
 
 
 def local_exists(
-    store: StoreClient, stored: Callable[[str], str], keys: Sequence[str], until: Deadline
+    store: StoreClient,
+    stored: Callable[[Sequence[str]], list[str]],
+    keys: Sequence[str],
+    until: Deadline,
 ) -> list[int]:
     """Per key 1, 0 or a negative code; what the deadline left no time for is a timeout."""
     found: list[int] = []

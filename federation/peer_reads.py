@@ -34,8 +34,11 @@ def fill_from_peers(
     # Copies are made by the caller's thread, before its call returns: nobody touches its memory later.
     into = [int(pointers[place]) for place in absent]
     before = keys[absent[0] - 1] if absent[0] else ""
+    nobody_has = dict.fromkeys(wanted)
     for index, size in link.pull(wanted, room, lambda index, size: into[index], wait, before):
+        nobody_has.pop(wanted[index], None)
         yield absent[index], size
+    link.taken.forget(nobody_has)
 
 
 def pull_one(link: GatewayLink, key: str, wait: float) -> Iterator[bytes]:

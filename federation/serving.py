@@ -43,6 +43,7 @@ from federation.peers.namespaces import told_to
 from federation.peers.relay import Relay
 from federation.peers.service import PeerService
 from federation.peers.setup import Setup, read_setup
+from federation.peers.wire import worker_metadata
 from federation.timeouts import unless
 from federation.transfer.measuring import measure, shedding_limits
 from federation.transfer.server import BlockServer
@@ -66,7 +67,7 @@ class Serving:
 
     Args:
         setup: what the group is to its peers.
-        leases: what was counted by the process before this one.
+        leases: what was counted by the process before this one, and is by those beside it.
         stalls: what its event loop was held up by.
     """
 
@@ -75,8 +76,8 @@ class Serving:
         self._config = config = setup.group
         self._setup = setup
         self._guards = make_guards(config, setup.callers, random.Random(), os.environ)
-        for name, page in leases.pages.items():
-            self._guards[name].incoming.carry_on(page, time.monotonic())
+        for name, book in leases.books.items():
+            self._guards[name].incoming.join(book, time.monotonic())
         self._refusals = RefusalLog()
         self._shedding = Shedding(
             shedding_limits(config.limits),
@@ -162,6 +163,7 @@ class Serving:
             guards=self._guards,
             refusals=self._refusals,
             told=lambda caller: told_to(caller, config),
+            worker=worker_metadata(setup.worker, config.serving.workers),
         )
         try:
             if await unless(stop, relay.may_serve()):
@@ -286,7 +288,8 @@ def main() -> int:
             return 0
         setup = read_setup(first.setup)
         restrict(setup.group.limits)
-        leases = LeaseBook(book, setup.callers)
+        workers = setup.group.serving.workers
+        leases = LeaseBook(book, setup.callers, setup.worker, workers)
         os.close(book)
         telemetry.setup("serving", setup.group.name, setup.group.trace_dir)
         stalls = Watchdog("serving").install().book

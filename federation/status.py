@@ -15,14 +15,15 @@ from federation.following.follower import Follower
 from federation.following.leader import GroupService
 from federation.leading import Leading
 from federation.listings import Listings
-from federation.peers.child import ServingProcess
 from federation.peers.gateways import NOT_YET
+from federation.peers.processes import ServingProcesses
+from federation.peers.pulling import PullWorkers
 from federation.peers.side import PeerSide
 from federation.switchboard import Switchboard
 from federation.transfer.puller import Puller
 from federation.transfer.slots import Slots
 from federation.transfer.staging import Staging
-from federation.trial import TrialFile
+from federation.trial_watch import TrialWatch
 from federation.trust.handshakes import RefusalLog
 from federation.watchdog import StallBook
 from gossip.quarantine import Quarantine
@@ -79,10 +80,11 @@ class StatusReport:
         listings: Listings,
         dialled: RefusalLog,
         peers: PeerSide | None,
-        serving: ServingProcess | None,
+        serving: ServingProcesses | None,
+        pulling: PullWorkers | None,
         switchboard: Switchboard,
         stalls: StallBook,
-        trials: TrialFile,
+        trials: TrialWatch,
     ) -> None:
         self._config = config
         self._leading = leading
@@ -100,6 +102,7 @@ class StatusReport:
         self._dialled = dialled
         self._side = peers
         self._serving = serving
+        self._pulling = pulling
         self._switchboard = switchboard
         self._stalls = stalls
         self._trials = trials
@@ -109,6 +112,7 @@ class StatusReport:
         """Everything, in JSON's types. Counters and refusals are the serving process's as well."""
         if self._serving is not None:
             await self._serving.refresh(REFRESH_SECONDS)
+        serving, *others = self._serving.status() if self._serving else [None]
         now = time.monotonic()
         names: dict[bytes, str] = {
             e.fingerprint(): name for name, e in self._config.namespaces.items()
@@ -119,13 +123,15 @@ class StatusReport:
             "leading": self._leads(),
             "uptime_s": round(now - self._started_at, 3),
             "switches": self._switchboard.status(),
-            "trial": self._trials.latest.status() if self._trials.latest else None,
+            "trial": self._trials.status(),
             "certificate_expires": (
                 self._side.member.credentials.not_after.isoformat() if self._side else None
             ),
             "peers": self._peers(now, names),
             "gossip": self._gossip(now),
-            "serving": self._serving.status() if self._serving else None,
+            "serving": serving,
+            "serving_others": others,
+            "pulling": self._pulling.status() if self._pulling else [],
             "refused": [asdict(entry) for entry in self._refusals.entries()],
             "not_connected": [asdict(entry) for entry in self._dialled.entries()],
             "namespaces": {

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 TAKEN_BLOCKS: Final = 65_536
@@ -43,6 +43,16 @@ class Taken:
             self._blocks.move_to_end(key)
             while len(self._blocks) > self._max:
                 self._blocks.popitem(last=False)
+
+    def forget(self, keys: Iterable[str]) -> None:
+        """Nobody had these any more: what is written now was computed."""
+        with self._lock:
+            for key in keys if self._blocks else ():
+                self._blocks.pop(key, None)
+
+    def any_of(self, keys: Iterable[str]) -> bool:
+        """Whether some of them were given, lately or not."""
+        return bool(self._blocks) and any(key in self._blocks for key in keys)
 
     def same(self, key: str, digest: bytes | None) -> bool:
         """Whether what is about to be written is what was given, lately."""

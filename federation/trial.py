@@ -49,7 +49,7 @@ State = Literal["trying", "kept", "rolled back", "superseded"]
 class TrialError(MoonmeshError):
     """A new peering.toml cannot be tried, or was not kept."""
 
-    code = "MM324"
+    code = "MM325"
 
 
 @dataclass(frozen=True)

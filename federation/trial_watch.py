@@ -8,41 +8,53 @@ import os
 import signal
 import time
 from collections.abc import Callable, Collection
+from typing import Any
 
 from federation.counters import counters
-from federation.trial import ERRORS, Judge, Trial, TrialFile
+from federation.trial import ERRORS, Judge, TrialFile
 
 log = logging.getLogger("moonmesh.gateway")
 
 LOOK_SECONDS = 1.0
 
 
-async def watch_trial(
-    file: TrialFile,
-    trial: Trial,
-    ready: Callable[[], bool],
-    alive: Callable[[], Collection[str]],
-) -> None:
-    """Returns when it is decided: the file is kept, or what was there before is, and this process ends.
+class TrialWatch:
+    """The trial that this gateway is part of, if it is.
 
     Args:
-        ready: whether this gateway serves.
-        alive: peers that are heard.
+        file: after its `at_start`.
     """
-    judge = Judge(trial, time.monotonic())
-    while True:
-        await asyncio.sleep(LOOK_SECONDS)
-        found = counters.snapshot()
-        errors = sum(found.get(name, 0) for name in ERRORS)
-        why = judge.look(time.monotonic(), ready(), alive() if ready() else (), errors)
-        if why == "":
-            await asyncio.to_thread(file.keep, trial)
+
+    def __init__(self, file: TrialFile) -> None:
+        self._file = file
+        self.ready = False
+        """Whether this gateway serves."""
+
+    def status(self) -> dict[str, Any] | None:
+        """How the latest trial went or goes, for `moonmesh status`; None if there never was one."""
+        return None if self._file.latest is None else self._file.latest.status()
+
+    async def run(self, alive: Callable[[], Collection[str]]) -> None:
+        """Returns when it is decided: the file is kept, or what was there before is, and this process ends.
+
+        Args:
+            alive: peers that are heard.
+        """
+        trial = self._file.latest
+        if trial is None or trial.state != "trying":
+            return
+        judge = Judge(trial, time.monotonic())
+        why = None
+        while why is None:
+            await asyncio.sleep(LOOK_SECONDS)
+            found = counters.snapshot()
+            errors = sum(found.get(name, 0) for name in ERRORS)
+            heard = alive() if self.ready else ()
+            why = judge.look(time.monotonic(), self.ready, heard, errors)
+        if not why:
+            await asyncio.to_thread(self._file.keep, trial)
             log.info("the new peering.toml is kept")
             return
-        if why is not None:
-            log.error("the new peering.toml is taken back: %s", why)
-            if await asyncio.to_thread(file.take_back, trial, why):
-                os.kill(
-                    os.getpid(), signal.SIGTERM
-                )  # `up` starts one that reads what was there before
-            return
+        log.error("the new peering.toml is taken back: %s", why)
+        if await asyncio.to_thread(self._file.take_back, trial, why):
+            os.kill(os.getpid(), signal.SIGTERM)  # `up` starts one that reads what was there before

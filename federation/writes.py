@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final
 
 from federation.batch import Batch, batches
 from federation.codes import OK, RPC_TIMEOUT, codes_of, put_code
@@ -17,20 +17,34 @@ from local_group.store import StoreClient
 
 CONFIRM_SECONDS = 0.5
 """How long the question may take whether a put is there, where the put had no deadline."""
+BESIDE_BYTES: Final = 1 << 20
+"""Of a batch, from which on its digests are made by another thread while Mooncake puts it: 0.1 ms of work,
+and a thread is woken in half of that."""
 
 
-@dataclass(frozen=True, slots=True)
 class Writes:
-    """How blocks of one namespace are put. No peer has a part in it.
+    """How blocks of one namespace are put. No peer has a part in it. Thread-safe.
 
-    Attributes:
-        stored: makes of a key that under which Mooncake holds the block.
+    Args:
+        stored: makes of keys those under which Mooncake holds the blocks.
     """
 
-    store: StoreClient
-    link: GatewayLink | None
-    fingerprint: Fingerprint
-    stored: Callable[[str], str]
+    def __init__(
+        self,
+        store: StoreClient,
+        link: GatewayLink | None,
+        fingerprint: Fingerprint,
+        stored: Callable[[Sequence[str]], list[str]],
+    ) -> None:
+        self._client = store
+        self._link = link
+        self._fingerprint = fingerprint
+        self._stored = stored
+        self._beside = ThreadPoolExecutor(1, "digests")
+
+    def close(self) -> None:
+        """Ends the thread that makes digests."""
+        self._beside.shutdown()
 
     def put(
         self,
@@ -50,56 +64,65 @@ class Writes:
     def _batch(
         self, batch: Batch, until: Deadline | None, config: Any, chain_position: int
     ) -> list[int]:
-        # Before the put: afterwards the caller may already be writing into its memory again.
-        digests = batch.digests(self.fingerprint) if self.link else []
-        fresh = self._fresh(batch, digests)
-        if len(fresh) == len(batch.keys):
-            return self._store(batch, digests, range(len(fresh)), until, config, chain_position)
-        codes = [OK] * len(batch.keys)
-        if fresh:
-            some = [digests[place] for place in fresh]
-            put = self._store(batch.only(fresh), some, fresh, until, config, chain_position)
-            for place, code in zip(fresh, put, strict=True):
-                codes[place] = code
-        return codes
-
-    def _fresh(self, batch: Batch, digests: Sequence[bytes | None]) -> Sequence[int]:
-        """The places of what is not just written back as it came from a peer: whether there shall be a copy
-        of that here is the gateway's to say, and the engine has what it wanted."""
-        link = self.link
-        if link is None or not len(link.taken) or not link.usable:
-            return range(len(batch.keys))
-        fresh = [
+        places: Sequence[int] = range(len(batch.keys))
+        link = self._link
+        if link is None or not link.usable or not link.taken.any_of(batch.keys):
+            return self._store(batch, self._digests(batch), places, until, config, chain_position)
+        digests = batch.digests(self._fingerprint)
+        # Not what is just written back as it came from a peer: whether there shall be a copy of that here
+        # is the gateway's to say, and the engine has what it wanted.
+        places = [
             place
             for place, (key, digest) in enumerate(zip(batch.keys, digests, strict=True))
             if not link.taken.same(key, digest)
         ]
-        counters.add("moonmesh_puts_given_back_total", len(batch.keys) - len(fresh))
-        return fresh
+        counters.add("moonmesh_puts_given_back_total", len(batch.keys) - len(places))
+        some = [digests[place] for place in places]
+        codes = [OK] * len(batch.keys)
+        put = self._store(batch.only(places), lambda: some, places, until, config, chain_position)
+        for place, code in zip(places, put, strict=True):
+            codes[place] = code
+        return codes
+
+    def _digests(self, batch: Batch) -> Callable[[], list[bytes | None]]:
+        """Begins to make the digests of a batch, beside its put; they are there when it is called.
+
+        To be called before the put returns to its caller, who may write into its memory then.
+        """
+        if self._link is None or sum(batch.sizes) < BESIDE_BYTES:
+            return lambda: batch.digests(self._fingerprint)
+        made = self._beside.submit(batch.digests, self._fingerprint)
+        # The thread may be at those of others, or not have come to run.
+        return lambda: batch.digests(self._fingerprint) if made.cancel() else made.result()
 
     def _store(
         self,
         batch: Batch,
-        digests: Sequence[bytes | None],
+        digests: Callable[[], list[bytes | None]],
         places: Sequence[int],
         until: Deadline | None,
         config: Any,
         chain_position: int,
     ) -> list[int]:
         """Puts a batch and reports what was stored; `places` are those of its blocks in the caller's."""
-        names = batch.names(self.stored)
-        if until is None:
-            outcomes = self.store.put_from_direct(names, batch.pointers, batch.sizes, config)
-        else:
-            left = until.left()
-            outcomes = self.store.put_from(names, batch.pointers, batch.sizes, left, config)
+        if not batch.keys:
+            return []
+        names = batch.names(self._stored)
+        blocks = names, batch.pointers, batch.sizes
+        try:
+            if until is None:
+                outcomes = self._client.put_from_direct(*blocks, config)
+            else:
+                outcomes = self._client.put_from(*blocks, until.left(), config)
+        finally:
+            made = digests()  # whatever became of the put: its caller has its memory back now
         outcomes = self._confirmed(names, outcomes, until)
-        if self.link is not None:
-            self.link.report_all(
+        if self._link is not None:
+            self._link.report_all(
                 [
                     (key, size, digest, chain_position + place)
                     for key, size, digest, place, outcome in zip(
-                        batch.keys, batch.sizes, digests, places, outcomes, strict=True
+                        batch.keys, batch.sizes, made, places, outcomes, strict=True
                     )
                     if digest is not None and outcome.status is Status.STORED
                 ]
@@ -111,10 +134,10 @@ class Writes:
     ) -> list[Outcome]:
         """The outcomes, with what was acknowledged and is not there after a stall as timed out."""
         stored = [n for n, outcome in enumerate(outcomes) if outcome.status is Status.STORED]
-        if not stored or not self.store.unsettled():
+        if not stored or not self._client.unsettled():
             return outcomes
         left = CONFIRM_SECONDS if until is None else min(until.left(), CONFIRM_SECONDS)
-        found = self.store.exists([names[n] for n in stored], left)
+        found = self._client.exists([names[n] for n in stored], left)
         absent = [
             n for n, there in zip(stored, found, strict=True) if there.status is not Status.HIT
         ]

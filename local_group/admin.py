@@ -113,8 +113,8 @@ class AdminClient:
     async def query(self, keys: Iterable[str]) -> dict[str, int | None]:
         """Which of `keys` the group holds, without granting leases: key to bytes.
 
-        An absent key is not in the answer. None means unknown: this endpoint cannot be asked for a
-        key with a comma, and the master may answer an error for a key.
+        An absent key is not in the answer. 0: it is here, on SSD alone, of which no size is told. None means
+        unknown: this endpoint cannot be asked for a key with a comma, and the master may answer an error.
         """
         askable, answer = _split_askable(keys)
         for batch in _batches(askable):
@@ -339,9 +339,8 @@ def _parse_query(answer: Any, batch: Sequence[str], where: str) -> dict[str, int
             if entry is None:
                 sizes[key] = None
             elif entry["ok"]:
-                # The size of a copy in memory; one that is on SSD alone is here, of unknown size.
-                values = entry["values"]
-                sizes[key] = int(values[0]["size_"]) if values else None
+                values = entry["values"]  # of copies in memory
+                sizes[key] = int(values[0]["size_"]) if values else 0
             elif entry["error"] != _NOT_FOUND:
                 sizes[key] = None
         return sizes

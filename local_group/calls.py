@@ -219,6 +219,7 @@ class Workers:
                     self._tally.stuck -= 1
                     self._tally.quarantined_bytes -= call.held_bytes
                     self._tally.idle.notify_all()
+                del call
                 continue
             call.wake.release()
             if call.on_end is not None:

@@ -197,10 +197,10 @@ class Gate:
         """Adds to the counts by outcome."""
         # By identity: equal outcomes of one call are mostly one object, and hashing an enum member
         # is slow.
-        distinct = {id(outcome): outcome for outcome in outcomes}
-        if len(distinct) == 1:
+        if outcomes and outcomes.count(outcomes[0]) == len(outcomes):
             found = {self._label(call, outcomes[0]): len(outcomes)}
         else:
+            distinct = {id(outcome): outcome for outcome in outcomes}
             labels = {key: self._label(call, outcome) for key, outcome in distinct.items()}
             found = dict(Counter(map(labels.__getitem__, map(id, outcomes))))
         with self.tally.lock:

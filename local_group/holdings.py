@@ -118,6 +118,8 @@ class Holdings:
         self._count = 0
         self._unattested = 0
         self._gone: set[tuple[bytes, int]] | None = None
+        self.written = 0
+        """Bytes of all blocks that have come; of those without a digest nobody knows."""
         self.refused = 0
         """Blocks dropped because `blocks_max` was reached."""
         self.conflicts = 0
@@ -334,6 +336,7 @@ class Holdings:
             self.refused += 1
             return False
         self._count += 1
+        self.written += held.size
         self._unattested += not held.attested
         self._tell(held, Change(fingerprint, name, True, held.attested))
         return True

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 
@@ -149,9 +149,7 @@ def failed(code: int) -> Outcome:
 
 def of_get(results: Sequence[int]) -> list[Outcome]:
     """Outcomes of `batch_get_into`: a size, or a negative code."""
-    # Few distinct values in many keys: outcomes are immutable, so equal ones are shared.
-    made = {rc: Outcome(Status.HIT, rc, 0) if rc > 0 else failed(rc or -704) for rc in set(results)}
-    return [made[rc] for rc in results]
+    return _each(results, lambda rc: Outcome(Status.HIT, rc, 0) if rc > 0 else failed(rc or -704))
 
 
 def of_put(results: Sequence[int], sizes: Sequence[int]) -> list[Outcome]:
@@ -163,11 +161,18 @@ def of_put(results: Sequence[int], sizes: Sequence[int]) -> list[Outcome]:
 
 def of_exists(results: Sequence[int]) -> list[Outcome]:
     """Outcomes of `batch_is_exist`: 1, 0, or a negative code."""
-    made = {rc: Outcome(Status.HIT, 0, 0) if rc > 0 else failed(rc or -704) for rc in set(results)}
-    return [made[rc] for rc in results]
+    return _each(results, lambda rc: Outcome(Status.HIT, 0, 0) if rc > 0 else failed(rc or -704))
 
 
 def of_remove(results: Sequence[int]) -> list[Outcome]:
     """Outcomes of `batch_remove`: 0, or a negative code."""
-    made = {rc: Outcome(Status.HIT, 0, 0) if rc == 0 else failed(rc) for rc in set(results)}
+    return _each(results, lambda rc: Outcome(Status.HIT, 0, 0) if rc == 0 else failed(rc))
+
+
+def _each(results: Sequence[int], made_of: Callable[[int], Outcome]) -> list[Outcome]:
+    """An outcome for each code. There are few distinct ones, mostly one: equal outcomes are one object."""
+    first = results[0] if results else 0
+    if results.count(first) == len(results):
+        return [made_of(first)] * len(results)
+    made = {rc: made_of(rc) for rc in set(results)}
     return [made[rc] for rc in results]

@@ -104,7 +104,7 @@ class _Bell:
 
 
 class AsyncCalls:
-    """`read` and `write`; the rest of the client is `StoreClient`."""
+    """`read`, `write` and `write_in_place`; the rest of the client is `StoreClient`."""
 
     _native: Native
     _limits: StoreLimits
@@ -170,7 +170,32 @@ class AsyncCalls:
         """Writes blocks within `timeout` seconds; as `put_from`. The bytes are copied on a worker
         before Mooncake sees them; a call that is overdue or cancelled during the copy never reaches
         Mooncake, so no torn block is ever stored."""
+        return await self._write(items, timeout, replicate, in_place=False)
+
+    async def write_in_place(
+        self,
+        items: Sequence[tuple[str, bytes | memoryview]],
+        timeout: float,
+        replicate: Replicate | None = None,
+    ) -> list[Outcome]:
+        """As `write`, without the copy: Mooncake reads the bytes where they are.
+
+        They must never change. Their memory stays as it is for as long as a call may touch it, also one that
+        is overdue or whose caller is gone: the call itself holds on to the views. Over anything but TCP
+        the memory has to be registered (`register_buffer`).
+        """
+        return await self._write(items, timeout, replicate, in_place=True)
+
+    async def _write(
+        self,
+        items: Sequence[tuple[str, bytes | memoryview]],
+        timeout: float,
+        replicate: Replicate | None,
+        *,
+        in_place: bool,
+    ) -> list[Outcome]:
         deadline = self._clock() + timeout
+        write = self._put_in_place if in_place else self._write_window
         self._gate.enter()
         try:
             if not items:
@@ -184,7 +209,7 @@ class AsyncCalls:
             good_sizes = [sizes[i] for i in good]
             for a, b in cut(good_sizes, limits.window_bytes, limits.window_keys):
                 part = good[a:b]
-                outcomes += await self._write_window(
+                outcomes += await write(
                     [keys[i] for i in part], [items[i][1] for i in part], deadline, replicate
                 )
             if bad:
@@ -226,6 +251,27 @@ class AsyncCalls:
         if isinstance(results, Outcome):
             return [results] * len(keys)
         self._memory.give(span)
+        return codes.of_put(results, sizes)
+
+    async def _put_in_place(
+        self,
+        keys: list[str],
+        items: list[bytes | memoryview],
+        deadline: float,
+        replicate: Replicate | None,
+    ) -> list[Outcome]:
+        if not self._gate.admit(meta=False):
+            return [failed(codes.BREAKER_OPEN)] * len(keys)
+        sizes = [len(item) for item in items]
+
+        def put() -> list[int]:
+            # From here `items` stay: the call has this function for as long as it is inside Mooncake.
+            places = [_address(item) for item in items]
+            return self._native.put(keys, places, sizes, replicate)
+
+        results = await self._run_async(self._putters, Call(put, deadline), sum(sizes))
+        if isinstance(results, Outcome):
+            return [results] * len(keys)
         return codes.of_put(results, sizes)
 
     async def _room_async(self, size: int, deadline: float) -> int | Outcome:

@@ -11,7 +11,7 @@ from functools import partial
 from operator import gt
 
 from local_group import outcome as codes
-from local_group.arguments import cut, screen
+from local_group.arguments import are_keys, cut, screen
 from local_group.bounce import BounceMemory
 from local_group.calls import Call, Workers
 from local_group.copying import copy_blocks, layout
@@ -200,8 +200,8 @@ class BounceCalls:
             outcomes: list[Outcome] = []
             step = step or self._limits.window_keys
             for a in range(0, len(keys), step):
-                part = keys[a : a + step]
-                if set(map(type, part)) != {str} or "" in part:
+                part = keys[a : a + step] if len(keys) > step else keys
+                if not are_keys(part):
                     outcomes += [_INVALID] * len(part)
                     continue
                 if not self._gate.admit(meta=True):

@@ -46,13 +46,16 @@ class Served(NamedTuple):
 class _Group:
     def __init__(self, admit: Admit, capacity: int, region: int) -> None:
         self.pool: OrderedDict[str, None] = OrderedDict()
-        self.policy = AdmissionPolicy(admit)
+        self.policy = AdmissionPolicy(admit, lambda: self._written / capacity)
+        self._written = 0
+        self._foreign: set[str] = set()
         self.region = region
         self._capacity = capacity
 
     def use(self, keys: Sequence[str]) -> None:
         """These are in the pool now, the first of them newest of all."""
         for key in reversed(keys):
+            self._written += key not in self.pool
             self.pool[key] = None
             self.pool.move_to_end(key)
         while len(self.pool) > self._capacity:
@@ -61,7 +64,15 @@ class _Group:
     def given(self, key: str, dear: bool) -> bool:
         """Whether a block that came from another group is put into the pool."""
         hashed = xxhash.xxh3_64_intdigest(key.encode())
-        return self.policy.landed() | self.policy.given(hashed, dear)
+        copied = self.policy.landed() | self.policy.given(hashed, dear)
+        if copied:
+            self._foreign.add(key)
+        return copied
+
+    def offers(self, key: str) -> bool:
+        """Whether others may have it: what came from another group is not offered onward, and is known for it
+        even after it was gone."""
+        return key in self.pool and key not in self._foreign
 
 
 def replay(
@@ -89,7 +100,7 @@ def replay(
                 local += 1
                 kept.append(key)
             else:
-                holder = next((n for n, other in enumerate(others) if key in other.pool), None)
+                holder = next((n for n, other in enumerate(others) if other.offers(key)), None)
                 if holder is None:
                     break
                 peer += 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -66,17 +66,17 @@ def _run(
 
     until = time.monotonic() + seconds
     stored = group.naming.of(space.fingerprint())
-    names = {stored(key): key for key in chain}
+    names = dict(zip(stored(chain), chain, strict=True))
     where = str(group.gateway_socket)
     with (
         SyncAdminClient(group.admin_url) as admin,
         grpc.insecure_channel(f"unix:{group.gateway_socket}") as channel,
     ):
-        before = here = len(admin.query(names))
+        before = here = len(_known(admin.query(names)))
         try:
             pull = _Puller(channel, space, until)
             while here < len(chain):
-                present = admin.query(names)
+                present = _known(admin.query(names))
                 here = len(present)
                 missing = [key for name, key in names.items() if name not in present]
                 if not missing or time.monotonic() >= until:
@@ -89,6 +89,12 @@ def _run(
                 f"the gateway does not answer: {code}", where=where, hint="is the group up?"
             ) from error
     return before, here
+
+
+def _known(sizes: Mapping[str, int | None]) -> set[str]:
+    """Names of what is here for sure, in memory or on SSD. Of what the master answers an error (it is being
+    written, say, or its writer has gone in the midst of it) nothing is known."""
+    return {name for name, size in sizes.items() if size is not None}
 
 
 class _Puller:

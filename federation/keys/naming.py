@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
-from functools import partial
+from collections.abc import Callable, Iterable, Sequence
 
 from federation.identity import Fingerprint, stored_key
 from federation.keys.namespace import Namespace
@@ -46,11 +45,12 @@ class Naming:
             return key
         return stored_key(Fingerprint(fingerprint), key)
 
-    def of(self, fingerprint: Fingerprint) -> Callable[[str], str]:
-        """`stored` for the keys of one namespace."""
+    def of(self, fingerprint: Fingerprint) -> Callable[[Sequence[str]], list[str]]:
+        """`stored` for many keys of one namespace."""
         if fingerprint not in self._plain:
-            return stored_key(fingerprint, "").__add__
-        return partial(self.stored, fingerprint)
+            prefix = stored_key(fingerprint, "")
+            return lambda keys: [f"{prefix}{key}" for key in keys]
+        return lambda keys: [self.stored(fingerprint, key) for key in keys]
 
     def classify(self, stored: str) -> tuple[Fingerprint, str] | None:
         """Namespace and key of what Mooncake lists; None where it is of none."""

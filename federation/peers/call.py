@@ -211,6 +211,52 @@ class Call:
         await self.shed(f"no room for you now ({reason.value})", retry_after)
 
 
+class Writing:
+    """Writes the messages of a stream, each while the next one is made: sending it takes other threads than
+    making it. Use it in an `async with`: at its end nothing is being written any more.
+    """
+
+    def __init__(self, call: Call) -> None:
+        self._call = call
+        self._task: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Writing:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        task, self._task = self._task, None
+        if task is None:
+            return
+        if kind is not None and not issubclass(kind, Exception):  # there is no time left
+            task.cancel()
+        try:
+            await asyncio.wait(
+                {task}
+            )  # gRPC takes no word of an error while a message is being sent
+        except asyncio.CancelledError:
+            task.cancel()
+            raise
+        if not task.cancelled():
+            task.exception()  # how the stream ends is known already
+
+    async def write(self, message: bytes) -> None:
+        """Begins to send it, once the one before is sent. Raises as `Call.write`, of that one."""
+        await self.done()
+        self._task = asyncio.create_task(self._call.write(message))
+        await asyncio.sleep(0)  # so that it begins
+
+    async def done(self) -> None:
+        """Waits until all is sent. Raises as `Call.write`."""
+        task, self._task = self._task, None
+        if task is not None:
+            await task
+
+
 async def refuse(
     refusals: RefusalLog,
     context: Context,

@@ -7,8 +7,10 @@ is never here without it being known whose it is.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+import contextlib
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final, NamedTuple, TypeAlias
 
 from opentelemetry.context import Context, get_current
 
@@ -16,6 +18,7 @@ from federation.counters import counters
 from federation.identity import key_hash
 from federation.keys.naming import Naming
 from federation.telemetry import SPAN_STORE_ADMIT, span
+from federation.timeouts import timeout
 from federation.transfer.copies import Copies
 from federation.transfer.policy import AdmissionPolicy
 from federation.transfer.staging import StagedBlock
@@ -24,33 +27,34 @@ from local_group.ledger import Ledger
 from local_group.names import name_of
 from local_group.store import Outcome, Status
 
-BATCH_BLOCKS = 256
+BATCH_BLOCKS: Final = 256
 """Blocks put in one call: large batches are what Mooncake is fast at."""
-BATCH_BYTES = 16 * 1024 * 1024
-"""Payload put in one call, so that a batch fits the store client's bounce memory."""
-PUT_SECONDS = 5.0
+BATCH_BYTES: Final = 16 * 1024 * 1024
+"""Payload put in one call: a few such are as fast as one large, and pulls that come meanwhile wait less."""
+PUT_SECONDS: Final = 5.0
 """How long one batch may take; what is not stored by then is left to a later pull."""
+DEFER_SECONDS: Final = 1.0
+"""How long a block waits at most while others are being pulled: engines wait for those, nobody for this."""
+
+Write: TypeAlias = Callable[[Sequence[tuple[str, memoryview]], float], Awaitable[list[Outcome]]]
+"""Puts blocks within so many seconds; one outcome each."""
 
 
 class _Item(NamedTuple):
     block: StagedBlock
     context: Context
     """The trace of the pull that brought it."""
-
-
-class Writer(Protocol):
-    """The part of the store client that admission uses."""
-
-    async def write(
-        self, items: Sequence[tuple[str, bytes | memoryview]], timeout: float
-    ) -> list[Outcome]:
-        """Puts blocks; one outcome each."""
+    queued_at: float
+    """Monotonic seconds."""
 
 
 class Admission:
     """A bounded queue in front of the local Mooncake.
 
     Args:
+        write: puts blocks into the local Mooncake, from where they are.
+        busy: whether blocks are being pulled: `hurry` is called once they are not.
+        defer: seconds that a block waits for that at most; it does not while half of the queue is full.
         policy: says which.
         copies: what is in the pool of peers' blocks, and whether there is room for more.
         dear: whether the line that a block came over is to be used as little as can be.
@@ -61,7 +65,7 @@ class Admission:
     def __init__(
         self,
         *,
-        store: Writer,
+        write: Write,
         ledger: Ledger,
         naming: Naming,
         policy: AdmissionPolicy,
@@ -69,8 +73,13 @@ class Admission:
         queue_max: int,
         on_error: Callable[[str], None],
         dear: Callable[[StagedBlock], bool] = lambda _: False,
+        busy: Callable[[], bool] = lambda: False,
+        defer: float = DEFER_SECONDS,
     ) -> None:
-        self._store = store
+        self._write = write
+        self._busy = busy
+        self._go = asyncio.Event()
+        self._defer = defer
         self._ledger = ledger
         self._naming = naming
         self._policy = policy
@@ -118,14 +127,32 @@ class Admission:
 
     def _put(self, block: StagedBlock) -> None:
         try:
-            self._queue.put_nowait(_Item(block, get_current()))
+            self._queue.put_nowait(_Item(block, get_current(), time.monotonic()))
         except asyncio.QueueFull:
             counters.add("moonmesh_admission_shed_total")
+        if self._crowded:
+            self._go.set()
+
+    def hurry(self) -> None:
+        """What waits need not wait any more. Never waits."""
+        self._go.set()
+
+    @property
+    def _crowded(self) -> bool:
+        return 2 * self._queue.qsize() >= self._queue.maxsize
+
+    async def _its_time(self, most: float) -> None:
+        self._go.clear()
+        if self._busy() and not self._crowded:
+            with contextlib.suppress(asyncio.TimeoutError):
+                async with timeout(most):
+                    await self._go.wait()
 
     async def run(self) -> None:
         """Admits blocks until it is cancelled."""
         while True:
             batch = [await self._queue.get()]
+            await self._its_time(batch[0].queued_at + self._defer - time.monotonic())
             size = len(batch[0].block.data)
             while not self._queue.empty() and len(batch) < BATCH_BLOCKS and size < BATCH_BYTES:
                 batch.append(self._queue.get_nowait())
@@ -133,6 +160,7 @@ class Admission:
             batch = self._within_quota([item for item in batch if self._absent(item.block)])
             if batch:
                 await self._admit(batch)
+            del batch  # it would keep its blocks' memory until the next comes
 
     def _within_quota(self, batch: Sequence[_Item]) -> list[_Item]:
         size = 0
@@ -166,11 +194,8 @@ class Admission:
             return
         # A batch mixes the blocks of several pulls: it is told in the trace of the first.
         with span(SPAN_STORE_ADMIT, {"moonmesh.blocks": len(batch)}, parent=batch[0].context):
-            outcomes = await self._store.write(
-                [
-                    (self._naming.stored(b.fingerprint, b.key), memoryview(b.data))
-                    for b, *_ in batch
-                ],
+            outcomes = await self._write(
+                [(self._naming.stored(b.fingerprint, b.key), b.data) for b, *_ in batch],
                 PUT_SECONDS,
             )
         # From the tail on: of a chain what comes first is to be known as the latest.

@@ -57,6 +57,10 @@ class Credit:
         """Whether more has to be allowed before anything is sent. The last message may overdraw it."""
         return not self._all and self._left <= 0
 
+    def left(self) -> float:
+        """Bytes that may be sent now."""
+        return float("inf") if self._all else self._left
+
     def send(self, size: int) -> None:
         """A message of so many bytes."""
         self._left -= size

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Final, Protocol
 
 from federation.transfer.fair import PullClass
 from federation.transfer.staging import StagedBlock
+
+BACKGROUND: Final = PullClass.PREFETCH
+"""The class of what nobody waits for."""
 
 
 class Carrier(Protocol):
@@ -17,8 +21,8 @@ class Carrier(Protocol):
     def left(self) -> None:
         """Somebody waits no longer."""
 
-    def lift(self, pull_class: PullClass) -> None:
-        """Somebody waits who may be more urgent than all before."""
+    def reclass(self) -> None:
+        """Those who wait for one of its blocks are of another class now."""
 
 
 @dataclass(slots=True)
@@ -30,9 +34,12 @@ class Wanted:
     max_size: int
     landed: asyncio.Future[StagedBlock | None]
     pull_class: PullClass = PullClass.BATCH
-    """The highest of all who have asked for it."""
+    """The highest of all who wait for it; that of what goes on in the background while nobody does."""
+    until: float = 0.0
+    """When the last of those who asked for it gives up (loop time)."""
     carrier: Carrier | None = None
-    waiters: int = 0
+    waiting: Counter[PullClass] = field(default_factory=Counter)
+    """Who wait for it, by class."""
     background_until: float = 0.0
     """The pull goes on until then though nobody waits (loop time)."""
     tried: set[str] = field(default_factory=set)
@@ -44,25 +51,34 @@ class Wanted:
     asked: bool = False
     """Whether some peer has been asked for it: the next one is a retry."""
 
-    def ask(self, pull_class: PullClass, background_until: float) -> None:
-        """One more waits for it."""
-        self.waiters += 1
+    def ask(self, pull_class: PullClass, until: float, background_until: float) -> bool:
+        """One more waits for it; whether that changes its class."""
+        self.waiting[pull_class] += 1
+        self.until = max(self.until, until)
         self.background_until = max(self.background_until, background_until)
-        if pull_class < self.pull_class:
-            self.pull_class = pull_class
-            if self.carrier is not None:
-                self.carrier.lift(pull_class)
+        return self._reclass()
+
+    def leave(self, pull_class: PullClass) -> None:
+        """One of those of this class waits no longer."""
+        self.waiting[pull_class] -= 1
+        self._reclass()
+
+    def _reclass(self) -> bool:
+        before = self.pull_class
+        self.pull_class = min((c for c, n in self.waiting.items() if n), default=BACKGROUND)
+        return self.pull_class is not before
 
     def wanted(self, now: float) -> bool:
         """Whether anybody still waits for it, or it goes on in the background."""
-        return self.waiters > 0 or now < self.background_until
+        return self.waiting.total() > 0 or now < self.background_until
 
 
 class Ask:
     """What one caller wants: per key the block, a future of it, or None where nobody has it."""
 
-    def __init__(self, blocks: list[StagedBlock | Wanted | None]) -> None:
+    def __init__(self, blocks: list[StagedBlock | Wanted | None], pull_class: PullClass) -> None:
         self._blocks = blocks
+        self._class = pull_class
 
     def __len__(self) -> int:
         return len(self._blocks)
@@ -95,12 +111,12 @@ class Ask:
             await asyncio.wait(pending, timeout=timeout)
 
     def leave(self) -> None:
-        """The caller waits no longer; what nobody waits for is cancelled."""
+        """The caller waits no longer; what nobody waits for is cancelled, or goes on as less urgent."""
         carriers: dict[int, Carrier] = {}
         for slot in self._blocks:
             if isinstance(slot, Wanted):
-                slot.waiters -= 1
-                if slot.waiters == 0 and slot.carrier is not None:
+                slot.leave(self._class)
+                if slot.carrier is not None:
                     carriers[id(slot.carrier)] = slot.carrier
         self._blocks = []
         for carrier in carriers.values():

@@ -50,15 +50,24 @@ class Copies:
         """The largest that there was no room for."""
         self.bytes = 0
         """Payload of all copies."""
-        self.quota: int | None = None
-        """Bytes that they may take; None while nobody has said how large the pool is."""
+        self.pool: int | None = None
+        """Bytes of the pool; None while nobody has said how large it is."""
 
     def __len__(self) -> int:
         return len(self._copies)
 
+    @property
+    def quota(self) -> int | None:
+        """Bytes that they may take, as far as that is known."""
+        return None if self.pool is None else self.pool * self._percent // 100
+
     def pool_is(self, size: int) -> None:
         """The pool has so many bytes."""
-        self.quota = size * self._percent // 100
+        self.pool = size
+
+    def turnover(self, written: int) -> float:
+        """So many bytes as a multiple of the pool; 0 while nobody knows how large that is."""
+        return written / self.pool if self.pool else 0.0
 
     def fits(self, size: int) -> bool:
         """Whether more, of so many bytes, is within the quota. If not, room is to be made."""

@@ -150,9 +150,11 @@ class Dispatch:
             turn.line.schedule.came(turn.claim, size, asyncio.get_running_loop().time())
             turn.line.move()
 
-    def lift(self, turn: Turn, pull_class: PullClass) -> None:
-        """Somebody waits for it who may be more urgent."""
-        turn.line.schedule.lift(turn.claim, pull_class)
+    def reclass(self, turn: Turn, pull_class: PullClass) -> None:
+        """It is of this class now. What it was let be sent stays so."""
+        if pull_class is turn.claim.pull_class:
+            return
+        turn.line.schedule.reclass(turn.claim, pull_class)
         if turn.claim.free:
             turn.allowance.give_all()
         turn.line.move()

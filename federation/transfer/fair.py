@@ -155,8 +155,8 @@ class FairQueue(Generic[T]):
         self._remove(item)
         return True
 
-    def lift(self, item: T, pull_class: PullClass) -> None:
-        """It is more urgent from now on; among those of its new class it stands as it came."""
+    def move(self, item: T, pull_class: PullClass) -> None:
+        """It is of this class from now on, and stands among its like as it came."""
         entry = self._remove(item)
         entry.pull_class = pull_class
         self._entries[item] = entry

@@ -61,6 +61,8 @@ class Block:
     data: memoryview
     attested: bool = True
     """Whether the digest is its writer's."""
+    good: bool | None = None
+    """Whether its bytes are those of its digest, where another process has looked; None: not yet known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,12 +76,15 @@ class Encoder:
     """Packs blocks into messages.
 
     Args:
-        message_bytes: payload that a message is filled up to; a header may exceed it.
+        message_bytes: payload that a message is filled up to; its headers exceed it, so that a block of that
+            size is one message.
     """
 
     def __init__(self, message_bytes: int) -> None:
-        self._room = message_bytes
+        self._message_bytes = message_bytes
         self._begun = bytearray()
+        self._room = message_bytes
+        """Payload that this message has room for."""
 
     def block(
         self, index: int, digest: bytes, data: memoryview, hops: int = 0, attested: bool = True
@@ -92,15 +97,16 @@ class Encoder:
         kind = Kind.BLOCK if attested else Kind.UNATTESTED
         self._begun += _HEADER.pack(VERSION, kind, hops, index, len(data), digest)
         start = 0
-        while len(data) - start >= (room := max(0, self._room - len(self._begun))):
+        while len(data) - start >= (room := self._room):
             yield self._take(data[start : start + room])
             start += room
         self._begun += data[start:]
+        self._room -= len(data) - start
 
     def missing(self, index: int) -> Iterator[bytes]:
         """Says that the block at `index` is not here."""
         self._begun += _HEADER.pack(VERSION, Kind.MISSING, 0, index, 0, NO_DIGEST)
-        if len(self._begun) >= self._room:
+        if len(self._begun) >= self._message_bytes:
             yield self._take()
 
     def flush(self) -> Iterator[bytes]:
@@ -115,7 +121,7 @@ class Encoder:
 
     def _take(self, rest: bytes | memoryview = b"") -> bytes:
         message = b"".join((self._begun, rest))
-        self._begun = bytearray()
+        self._begun, self._room = bytearray(), self._message_bytes
         return message
 
 
@@ -182,6 +188,23 @@ class Decoder:
             if self._filled == len(self._block.data):
                 done, self._block = self._block, None
                 yield done
+
+    def announced(self, message: bytes) -> list[tuple[int, int]]:
+        """The blocks that begin in `message`, index and size, before it is fed, which
+        needs memory for them.
+        As far as they make sense: what does not, `feed` finds."""
+        found, at = [], 0
+        if self._block is not None:
+            at = len(self._block.data) - self._filled
+        while at + HEADER_BYTES <= len(message):
+            _, kind, _, index, size, _ = _HEADER.unpack_from(message, at)
+            at += HEADER_BYTES
+            if kind in (Kind.BLOCK, Kind.UNATTESTED):
+                if not (index < len(self._max_sizes) and 0 < size <= self._max_sizes[index]):
+                    break
+                found.append((index, size))
+                at += size
+        return found
 
     @property
     def unfinished_bytes(self) -> int:

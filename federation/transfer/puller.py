@@ -21,7 +21,7 @@ from federation.limits.names import Failure, GuardName
 from federation.limits.ticket import Cost, Refusal, Ticket
 from federation.request_limits import RequestLimits
 from federation.telemetry import SPAN_GATEWAY_LOCATE, span
-from federation.transfer.ask import Ask, NobodyWaits, Wanted
+from federation.transfer.ask import Ask, Carrier, NobodyWaits, Wanted
 from federation.transfer.dispatch import Dispatch
 from federation.transfer.fair import PullClass
 from federation.transfer.frames import HEADER_BYTES, NoRoomError
@@ -45,6 +45,7 @@ class Puller:
         landed: told of each block once it is in staging.
         unattested: fingerprints of namespaces of which such blocks are taken.
         block_seconds: what computing a block of a namespace takes an engine, where that is known.
+        idle: called whenever no block is being pulled any more.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class Puller:
         limits: Limits,
         unattested: Collection[bytes] = frozenset(),
         block_seconds: Callable[[bytes], float | None] = lambda _: None,
+        idle: Callable[[], None] = lambda: None,
     ) -> None:
         self._staging = staging
         self._holders = holders
@@ -65,6 +67,7 @@ class Puller:
             keys=limits.peer_request_keys_max, message_bytes=limits.control_message_bytes_max
         )
         self._under_way: dict[tuple[bytes, str], Wanted] = {}
+        self._idle = idle
         self._dispatch = Dispatch(limits)
         self._jobs: dict[str, dict[asyncio.Task[None], Job]] = {}
         self._intake = Intake(
@@ -127,14 +130,11 @@ class Puller:
                     max_sizes[index],
                     asyncio.get_running_loop().create_future(),
                     pull_class,
+                    now + timeout,
                 )
                 for index in fresh  # a key that is asked for twice is wanted once
             }
-            in_order = list(wanted.values())
-            started = {
-                in_order[place].key
-                for place in self._start(fingerprint, in_order, now + timeout, whatever_it_takes)
-            }
+            started = self._start(fingerprint, list(wanted.values()), whatever_it_takes)
             for key in started:
                 self._under_way[(fingerprint, key)] = wanted[key]
             for index in fresh:
@@ -142,10 +142,15 @@ class Puller:
         # A gap ends what a prefix can use: what lies behind it is not waited for.
         end = next((i for i, found in enumerate(blocks) if found is None), len(blocks))
         blocks[end:] = [None] * (len(blocks) - end)
+        changed: dict[int, Carrier] = {}
         for slot in blocks[:end]:
             if isinstance(slot, Wanted):
-                slot.ask(pull_class, now + background)
-        return Ask(blocks)
+                other = slot.ask(pull_class, now + timeout, now + background)
+                if other and slot.carrier is not None:
+                    changed[id(slot.carrier)] = slot.carrier
+        for carrier in changed.values():
+            carrier.reclass()
+        return Ask(blocks, pull_class)
 
     def drop(self, peer: str) -> None:
         """Ends every pull from a peer, also those that wait; what they lack is asked of other holders."""
@@ -164,24 +169,23 @@ class Puller:
         self,
         fingerprint: bytes,
         wanted: Sequence[Wanted],
-        deadline: float,
         whatever_it_takes: bool,
-    ) -> set[int]:
-        """Plans over the holders and starts a stream a run; the places that are now under way."""
+    ) -> set[str]:
+        """Plans over the holders and starts a stream a run; the keys that are now under way."""
         tried: set[str] = set().union(*(w.tried for w in wanted))
         plan, holders = self._plan(fingerprint, wanted, tried, whatever_it_takes)
         counters.add("moonmesh_recompute_blocks_total", plan.left)
         counters.add("moonmesh_trial_blocks_total", plan.trial)
-        started: set[int] = set()
+        started: set[str] = set()
         for run in plan.runs:
             for indices in self._requests(run, wanted):
                 part = [wanted[index] for index in indices]
-                job = self._join(*holders[run.peer], fingerprint, part, deadline)
+                job = self._join(*holders[run.peer], fingerprint, part)
                 if job is None:
                     counters.add("moonmesh_pulls_shed_total")
                     return started  # what follows would lie behind a gap
                 self._run(job)
-                started.update(indices)
+                started.update(each.key for each in part)
         return started
 
     def _plan(
@@ -214,6 +218,8 @@ class Puller:
         part = job.part
         if not job.silent or not job.active or job.abandoned(asyncio.get_running_loop().time()):
             return
+        if job.turn.claim.pull_class is not PullClass.FIRST_TOKEN:
+            return  # who waited for it has left
         if any(wanted.hedged or wanted.landed.done() for wanted in part):
             return
         tried: set[str] = {job.source.name}.union(*(w.tried for w in part))
@@ -221,7 +227,7 @@ class Puller:
         (runs, *_), holders = self._plan(job.fingerprint, part, tried, whatever_it_takes=True)
         if len(runs) != 1 or len(runs[0].indices) != len(part) or not self.hedges.take():
             return
-        other = self._join(*holders[runs[0].peer], job.fingerprint, part, job.deadline)
+        other = self._join(*holders[runs[0].peer], job.fingerprint, part)
         if other is None:
             return
         counters.add("moonmesh_pulls_hedged_total")
@@ -245,7 +251,6 @@ class Puller:
         view: CatalogView,
         fingerprint: bytes,
         part: Sequence[Wanted],
-        deadline: float,
     ) -> Job | None:
         """A request that waits for its turn; None if there is no room for it."""
         cost = Cost(retry=any(wanted.asked for wanted in part))
@@ -255,7 +260,7 @@ class Puller:
         turn = self._dispatch.join(source.guard, cost, pull_class, fingerprint, len(part), expects)
         if turn is None:
             return None
-        job = Job(source, view, fingerprint, part, deadline, turn, self._dispatch)
+        job = Job(source, view, fingerprint, part, turn, self._dispatch)
         for each in part:
             each.carrier = job
         return job
@@ -275,16 +280,14 @@ class Puller:
 
     async def _pull(self, job: Job) -> None:
         """One stream, and what remains after it: asked of another holder, or given up."""
-        loop = asyncio.get_running_loop()
-        source, deadline = job.source, job.deadline
-        # Whoever waits is told at the deadline; the stream may be listened to for a moment more.
-        give_up = loop.call_at(deadline, self._give_up, job.fingerprint, job.part)
+        source = job.source
+        self._give_up(job)
         others = False
         """Whether what is left may be asked of another holder."""
         same = False
         """Whether this one may be asked again."""
         try:
-            ticket = await self._dispatch.admit(job.turn, deadline)
+            ticket = await job.admitted()
             if not isinstance(ticket, Refusal):
                 await self._with_ticket(ticket, job)
                 source.absolve()
@@ -301,15 +304,18 @@ class Puller:
             source.blame(error)
             others = True
             # A stream that was under way and broke: its peer may be there all the same.
-            same = not job.silent and Failure(error.failure) is Failure.UNREACHABLE
+            lost = Failure(error.failure) is Failure.LOST
+            same = lost or (not job.silent and Failure(error.failure) is Failure.UNREACHABLE)
         except Exception:
             # A defect of ours: whoever waits must not wait for it, nor the peer be blamed.
             counters.add("moonmesh_pull_defects_total")
             log.exception("a pull from %s ended by a defect", source.name)
         finally:
-            give_up.cancel()
+            if job.alarm is not None:
+                job.alarm.cancel()
             self._dispatch.leave(job.turn)
             self._ended(job, others or job.dropped, same)
+            job.part_with()
 
     def _ended(self, job: Job, others: bool, same: bool) -> None:
         """What is left of a request is asked of another holder, if it may be, or given up.
@@ -320,18 +326,21 @@ class Puller:
         job.active = False
         now = asyncio.get_running_loop().time()
         left = [wanted for wanted in job.part if not wanted.landed.done()]
-        for wanted in left:
+        # Its time was that of those who waited as it began: the peer has done nothing wrong.
+        cut = not job.silent and now >= job.stream_ends
+        for wanted in left if not cut else ():
             if not same or wanted.resumed:
                 wanted.tried.add(job.source.name)
             wanted.resumed = wanted.resumed or same
         if job.lost or (job.rival is not None and job.rival.active and not job.rival.lost):
             return  # the other one brings it
-        again: set[int] = set()
-        if others and now < job.deadline and any(w.wanted(now) for w in left):
+        in_time = [wanted for wanted in left if wanted.until > now]
+        again: set[str] = set()
+        if others and any(w.wanted(now) for w in in_time):
             # What lies behind it is on its way: it is worth what it takes.
-            again = self._start(job.fingerprint, left, job.deadline, whatever_it_takes=True)
-        for place, wanted in enumerate(left):
-            if place not in again:
+            again = self._start(job.fingerprint, in_time, whatever_it_takes=True)
+        for wanted in left:
+            if wanted.key not in again:
                 self._settle(job.fingerprint, wanted, None)
 
     async def _with_ticket(self, ticket: Ticket, job: Job) -> None:
@@ -367,10 +376,15 @@ class Puller:
             return None
         return asyncio.get_running_loop().call_later(seconds, self._hedge, job)
 
-    def _give_up(self, fingerprint: bytes, part: Sequence[Wanted]) -> None:
-        """The deadline has passed: what has not landed is not waited for any more."""
-        for wanted in part:
-            self._settle(fingerprint, wanted, None)
+    def _give_up(self, job: Job) -> None:
+        """Tells each whose time is over that it does not come; those who came later, in their time. The
+        stream may be listened to for a moment more."""
+        now = asyncio.get_running_loop().time()
+        for wanted in job.part:
+            if wanted.until <= now:
+                self._settle(job.fingerprint, wanted, None)
+        if job.deadline > now:
+            job.alarm = asyncio.get_running_loop().call_at(job.deadline, self._give_up, job)
 
     def _arrived(self, fingerprint: bytes, wanted: Wanted, block: StagedBlock) -> None:
         self._settle(fingerprint, wanted, block)
@@ -380,5 +394,7 @@ class Puller:
         name = (fingerprint, wanted.key)
         if self._under_way.get(name) is wanted:  # it may be asked for anew by now
             del self._under_way[name]
+            if not self._under_way:
+                self._idle()
         if not wanted.landed.done():
             wanted.landed.set_result(block)

@@ -168,16 +168,15 @@ class Schedule:
         for piece, at in claim.take(size):
             self.flight.sample(piece, now - at, now, urgent=self.urgent)
 
-    def lift(self, claim: Claim, pull_class: PullClass) -> None:
-        """Somebody waits for it who is more urgent; one that is less so changes nothing."""
-        if pull_class >= claim.pull_class:
-            return
+    def reclass(self, claim: Claim, pull_class: PullClass) -> None:
+        """Somebody waits for it who is more urgent, or waits no longer. What was let be sent is on its way: a
+        first token's pull under way stays free, and is in nobody's way as one any more."""
         if claim in self._running:
             self._classes[claim.pull_class] -= 1
             self._classes[pull_class] += 1
-            claim.free = pull_class is PullClass.FIRST_TOKEN
+            claim.free = claim.free or pull_class is PullClass.FIRST_TOKEN
         elif claim in self._queue:
-            self._queue.lift(claim, pull_class)
+            self._queue.move(claim, pull_class)
         claim.pull_class = pull_class
 
     def leave(self, claim: Claim) -> None:

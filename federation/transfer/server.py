@@ -7,9 +7,10 @@ holdings do not attribute to this group, or attribute with other bytes than Moon
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
-from typing import NamedTuple, Protocol
+from functools import partial
+from typing import Protocol
 
 from federation.config import Limits
 from federation.counters import counters
@@ -27,6 +28,7 @@ from federation.transfer.fair import PullClass
 from federation.transfer.frames import Encoder
 from federation.transfer.losses import Losses
 from federation.transfer.pool import PoolSize, Sized
+from federation.transfer.read_ahead import ReadAhead, Wanted, Window
 from federation.transfer.turns import Turns
 from federation.transfer.window import WindowRoom
 from local_group.holdings import Held, Holdings
@@ -61,17 +63,7 @@ class Checker(Sized, Protocol):
     """The lease-free question to the master."""
 
     async def query(self, keys: Sequence[str]) -> Mapping[str, int | None]:
-        """Sizes of the keys that exist; None where the master cannot be asked without a lease."""
-
-
-class _Wanted(NamedTuple):
-    place: int
-    """The key's index in the request."""
-    key: str
-    held: Held | None
-    """None where the block is not offered, or is larger than the peer has room for."""
-    size: int = 0
-    """Bytes, as reported or, of a block that nobody attested, as the master says."""
+        """Sizes of the keys that exist; 0 on SSD, None where the master cannot be asked without a lease."""
 
 
 def _failure(outcome: Outcome) -> PeerError | None:
@@ -85,8 +77,8 @@ def _failure(outcome: Outcome) -> PeerError | None:
 
 
 def _may_be(held: Held, size: int | None) -> bool:
-    """Whether a block that Mooncake has with this size (None: unknown) can be what was written."""
-    return size is None or size == held.size or held.rival is not None
+    """Whether a block that Mooncake has with this size (0 or None: unknown) can be what was written."""
+    return not size or size == held.size or held.rival is not None
 
 
 class BlockServer:
@@ -145,8 +137,11 @@ class BlockServer:
         unattested: bool = False,
         pull_class: PullClass = PullClass.BATCH,
         message_bytes: int = 0,
+        credit: Callable[[], float] = lambda: float("inf"),
     ) -> AsyncGenerator[bytes, None]:
         """The messages of one answer, in the order of `keys`.
+
+        While one window is sent the next is read, where there is room for both at once.
 
         Args:
             pull_class: how urgent it is to the peer: who waits for memory waits in that order.
@@ -154,6 +149,7 @@ class BlockServer:
             unattested: the peer takes blocks whose writer's digest nobody knows.
             guard: of the peer that asks; with the `ticket` that it gave.
             until: when it is over, in loop time.
+            credit: bytes that may be sent now; what may not be sent yet is not read ahead of its time.
 
         Raises:
             ShedError: no room for a window, now. What was sent so far stands.
@@ -166,13 +162,21 @@ class BlockServer:
             fill = min(fill, max(MESSAGE_BYTES_MIN, message_bytes))
         encoder = Encoder(fill)
         patience = self._limits.peer_window_wait_ms / 1000
-        async with aclosing(self._windows(fingerprint, keys, max_sizes, unattested)) as windows:
+
+        def room() -> WindowRoom:
+            flow = (pull_class, fingerprint)
+            return WindowRoom(self._turns, guard, ticket, until, patience, flow)
+
+        cut = self._windows(fingerprint, keys, max_sizes, unattested)
+        read = partial(self._read, fingerprint, guard)
+        async with aclosing(cut), ReadAhead(cut, read, room) as windows:
             async for window in windows:
-                room = WindowRoom(
-                    self._turns, guard, ticket, until, patience, (pull_class, fingerprint)
-                )
-                async with aclosing(self._window(encoder, fingerprint, window, room)) as messages:
-                    async for message in messages:
+                windows.sent(0, credit())
+                for message in self._messages(encoder, fingerprint, window):
+                    yield message
+                    windows.sent(len(message), credit())
+                if not windows.ready:
+                    for message in encoder.flush():
                         yield message
         yield encoder.end()
 
@@ -182,11 +186,11 @@ class BlockServer:
         keys: Sequence[str],
         max_sizes: Sequence[int],
         unattested: bool,
-    ) -> AsyncGenerator[list[_Wanted], None]:
+    ) -> AsyncGenerator[list[Wanted], None]:
         """The request in slices that are copied out of Mooncake in one go."""
         for start in range(0, len(keys), WINDOW_BLOCKS):
             part = slice(start, start + WINDOW_BLOCKS)
-            window: list[_Wanted] = []
+            window: list[Wanted] = []
             room = self._limits.serve_window_bytes
             for wanted in await self._look(
                 fingerprint, start, keys[part], max_sizes[part], unattested
@@ -206,7 +210,7 @@ class BlockServer:
         keys: Sequence[str],
         max_sizes: Sequence[int],
         unattested: bool,
-    ) -> list[_Wanted]:
+    ) -> list[Wanted]:
         """What there is of some keys, the first of which is at `start`. One question to the master for all:
         what is evicted between it and the read is missed by the read."""
         sizes = await self._sizes(fingerprint, keys)
@@ -216,12 +220,11 @@ class BlockServer:
             size = 0 if held is None else held.size or sizes.get(key, 0)
             if held is not None and not (0 < size <= max_size and (unattested or held.attested)):
                 held, size = None, 0
-            wanted.append(_Wanted(place, key, held, size))
+            wanted.append(Wanted(place, key, held, size))
         offered = [(each, each.held) for each in wanted if each.held is not None]
         present = {each.place for each, _ in await self._check(fingerprint, offered)}
         return [
-            each if each.place in present else _Wanted(each.place, each.key, None)
-            for each in wanted
+            each if each.place in present else Wanted(each.place, each.key, None) for each in wanted
         ]
 
     async def _sizes(self, fingerprint: Fingerprint, keys: Sequence[str]) -> dict[str, int]:
@@ -244,60 +247,39 @@ class BlockServer:
         self._note_losses(len(sizes), len(unknown) - len(sizes))
         return sizes
 
-    async def _window(
-        self,
-        encoder: Encoder,
-        fingerprint: Fingerprint,
-        window: Sequence[_Wanted],
-        room: WindowRoom,
-    ) -> AsyncGenerator[bytes, None]:
-        here = [(w, w.held) for w in window if w.held is not None]
-        read_as = {wanted.place: n for n, (wanted, _) in enumerate(here)}
-        blocks: ReadBatch | None = None
-        try:
-            if here:
-                await room.take(sum(wanted.size for wanted, _ in here))
-                blocks = await self._read(fingerprint, here, room.guard)
-            for wanted in window:
-                good = None
-                if blocks is not None and wanted.held is not None and wanted.place in read_as:
-                    place = read_as[wanted.place]
-                    failure = _failure(blocks.outcomes[place])
-                    if failure is not None:  # not known to be missing, so it is not said to be
-                        for message in encoder.flush():
-                            yield message
-                        raise failure
-                    good = self._good(fingerprint, wanted.key, wanted.held, blocks, place)
-                if good is None or wanted.held is None:
-                    for message in encoder.missing(wanted.place):
-                        yield message
-                    continue
-                digest, data = good
-                counters.add("moonmesh_served_blocks_total")
-                counters.add("moonmesh_served_bytes_total", len(data))
-                held = wanted.held
-                counters.add("moonmesh_served_unattested_total", not held.attested)
-                for message in encoder.block(
-                    wanted.place, digest, data, held.hops, attested=held.attested
-                ):
-                    yield message
-        finally:
-            if blocks is not None:
-                blocks.release()
-            room.give()
-        for message in encoder.flush():
-            yield message
+    def _messages(
+        self, encoder: Encoder, fingerprint: Fingerprint, window: Window
+    ) -> Iterator[bytes]:
+        read_as = {wanted.place: n for n, (wanted, _) in enumerate(window.here)}
+        for wanted in window.wanted:
+            good = None
+            if window.blocks is not None and wanted.held is not None:
+                place = read_as[wanted.place]
+                failure = _failure(window.blocks.outcomes[place])
+                if failure is not None:  # not known to be missing, so it is not said to be
+                    yield from encoder.flush()
+                    raise failure
+                good = self._good(fingerprint, wanted.key, wanted.held, window.blocks, place)
+            if good is None or wanted.held is None:
+                yield from encoder.missing(wanted.place)
+                continue
+            digest, data = good
+            counters.add("moonmesh_served_blocks_total")
+            counters.add("moonmesh_served_bytes_total", len(data))
+            held = wanted.held
+            counters.add("moonmesh_served_unattested_total", not held.attested)
+            yield from encoder.block(wanted.place, digest, data, held.hops, attested=held.attested)
 
     async def _check(
-        self, fingerprint: Fingerprint, offered: Sequence[tuple[_Wanted, Held]]
-    ) -> list[tuple[_Wanted, Held]]:
+        self, fingerprint: Fingerprint, offered: Sequence[tuple[Wanted, Held]]
+    ) -> list[tuple[Wanted, Held]]:
         """What Mooncake has of them, asked without taking a lease."""
         # What the master has just told the size of need not be asked for again.
         asked = [
             self._naming.stored(fingerprint, wanted.key) for wanted, held in offered if held.size
         ]
         sizes = await self._ask(asked) if asked else {}
-        present: list[tuple[_Wanted, Held]] = []
+        present: list[tuple[Wanted, Held]] = []
         changed = 0
         for wanted, held in offered:
             name = self._naming.stored(fingerprint, wanted.key)
@@ -333,15 +315,13 @@ class BlockServer:
         if present + gone and self._losses.note(present, gone):
             self._lost()
 
-    async def _read(
-        self, fingerprint: Fingerprint, here: Sequence[tuple[_Wanted, Held]], guard: Guard
-    ) -> ReadBatch:
-        names = [self._naming.stored(fingerprint, wanted.key) for wanted, _ in here]
-        sizes = [wanted.size for wanted, _ in here]
+    async def _read(self, fingerprint: Fingerprint, guard: Guard, window: Window) -> ReadBatch:
+        names = [self._naming.stored(fingerprint, wanted.key) for wanted, _ in window.here]
+        sizes = [wanted.size for wanted, _ in window.here]
         began = time.monotonic()
         self._shed_if(guard, self._shedding.enter if self._shedding else None)
         try:
-            with span(SPAN_SERVE_READ, {"moonmesh.blocks": len(here)}):
+            with span(SPAN_SERVE_READ, {"moonmesh.blocks": len(names)}):
                 return await self._store.read(names, sizes, READ_SECONDS)
         finally:
             self._took("store", sum(sizes), began)

@@ -13,6 +13,7 @@ import os
 import secrets
 import weakref
 from collections import deque
+from collections.abc import Callable
 from typing import Final
 
 import numpy as np
@@ -33,22 +34,25 @@ class Slots:
 
     Args:
         size: bytes, rounded up to whole pages.
+        share: gives the memory's descriptor to who else may write to it, before nobody can any more.
     """
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, share: Callable[[int], None] = lambda memory: None) -> None:
         self.size = -(-size // PAGE) * PAGE
         self.name = secrets.randbits(63) | 1
         """Tells this memory from that of any other gateway, and of this one after a restart. Never 0."""
         self.fd = os.memfd_create("moonmesh-staging", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         os.ftruncate(self.fd, self.size)
         self._map = mmap.mmap(self.fd, self.size)
+        share(self.fd)
         self.lends = True
         """Whether engines may look; not where the kernel cannot keep them from writing."""
         try:
             fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, SEALS)
         except OSError:
             self.lends = False
-        self._base = int(np.frombuffer(self._map, np.uint8).ctypes.data)
+        self.address = int(np.frombuffer(self._map, np.uint8).ctypes.data)
+        """Where it begins, in this process."""
         self._arena = Arena(self.size, SLOT_UNIT_BYTES)
         self._left: deque[int] = deque()
         """Slots whose last view is gone; given back by the thread that takes, as a view may die anywhere."""
@@ -71,7 +75,7 @@ class Slots:
 
     def offset(self, view: memoryview) -> int:
         """Where a slot of this memory begins, in bytes."""
-        return int(np.frombuffer(view, np.uint8).ctypes.data) - self._base
+        return int(np.frombuffer(view, np.uint8).ctypes.data) - self.address
 
     def _collect(self) -> None:
         while self._left:

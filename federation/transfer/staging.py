@@ -54,7 +54,7 @@ class Staging:
         self._bytes_max = bytes_max
         self._memory = memory
         self._shares = shares
-        self._hold = hold
+        self.hold = hold
         self._blocks: OrderedDict[tuple[bytes, str], StagedBlock] = OrderedDict()
         self.bytes = 0
         """Payload held now."""
@@ -76,7 +76,7 @@ class Staging:
         room = self._room(size, origin)
         while room is None and self._blocks:
             oldest = next(iter(self._blocks.values()))
-            if now - oldest.landed_at < self._hold:
+            if now - oldest.landed_at < self.hold:
                 break
             self.drop(oldest.fingerprint, oldest.key)
             del oldest  # it would keep the memory that is asked for
@@ -140,7 +140,7 @@ class Staging:
         dropped = 0
         while self._blocks:
             oldest = next(iter(self._blocks.values()))
-            if now - oldest.landed_at < self._hold:
+            if now - oldest.landed_at < self.hold:
                 break
             self.drop(oldest.fingerprint, oldest.key)
             dropped += 1

@@ -56,6 +56,12 @@ class Turns:
             guard.refuse(refusal.reason, time.monotonic())
         return refusal
 
+    def at_once(self, guard: Guard, ticket: Ticket, what: GuardName, n: int) -> bool:
+        """Memory for a ticket, if there is some and nobody waits for it; no refusal is noted."""
+        if self._queues.get((guard.name, what)) or not ticket.open:
+            return False
+        return ticket.hold(what, n, time.monotonic()) is None
+
     async def _turn(
         self,
         guard: Guard,

@@ -32,7 +32,7 @@ class WindowRoom:
         flow: tuple[PullClass, bytes],
     ) -> None:
         self._turns = turns
-        self.guard = guard
+        self._guard = guard
         self._ticket = ticket
         self._until = until
         self._patience = patience
@@ -47,15 +47,25 @@ class WindowRoom:
         """
         until = min(self._until, asyncio.get_running_loop().time() + self._patience)
         refusal = await self._turns.hold(
-            self.guard, self._ticket, GuardName.WINDOW, size, until, *self._flow
+            self._guard, self._ticket, GuardName.WINDOW, size, until, *self._flow
         )
         if refusal is not None:
             raise _shed(refusal)
         self._held = size
         refusal = self._ticket.lease(size, time.monotonic())
         if refusal is not None:
-            self.guard.refuse(refusal.reason, time.monotonic())
+            self._guard.refuse(refusal.reason, time.monotonic())
             raise _shed(refusal)
+
+    def take_now(self, size: int) -> bool:
+        """Takes it if nobody waits for memory and there is some, in the pool too."""
+        if not self._turns.at_once(self._guard, self._ticket, GuardName.WINDOW, size):
+            return False
+        self._held = size
+        if self._ticket.lease(size, time.monotonic()) is not None:
+            self.give()
+            return False
+        return True
 
     def give(self) -> None:
         """The window has been sent, or will not be."""

@@ -62,7 +62,7 @@ def test_a_put_that_finds_the_place_of_one_that_never_ended_is_not_acknowledged(
     assert statuses(plain.exists(keys, 20.0)) == {Status.MISS}
 
     wait_for(lambda: statuses(engine.exists(["felt"], 1.0)) == {Status.MISS}, 30, "the engine's")
-    writes = Writes(engine, None, Fingerprint(bytes(16)), str)
+    writes = Writes(engine, None, Fingerprint(bytes(16)), list)
     assert writes.put(keys, memory.ptrs, memory.sizes, None, None, 0) == [RPC_TIMEOUT] * len(keys)
     fresh = [f"fresh-{i}" for i in range(4)]
     memory.fill(fresh)

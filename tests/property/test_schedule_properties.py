@@ -89,7 +89,7 @@ def test_a_chain_keeps_its_order_and_the_queue_its_bound(steps: list[tuple[str, 
                 del classes[item]
             else:
                 classes[item] = FIRST
-                queue.lift(item, FIRST)
+                queue.move(item, FIRST)
         elif step == "t":
             taken = queue.peek()
             assert (taken is None) == (not classes)
@@ -133,7 +133,7 @@ def test_what_may_be_under_way_is_bounded_and_freed(
             schedule.leave(place)
             assert schedule.outstanding == before - place.outstanding
         elif places and step == 2:
-            schedule.lift(rng.choice(places), rng.choice(list(PullClass)))
+            schedule.reclass(rng.choice(places), rng.choice(list(PullClass)))
         elif places:
             place = rng.choice(places)
             schedule.came(place, min(place.outstanding, rng.randint(1, MIB)), now)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
@@ -54,7 +55,10 @@ class Setup:
         queue_max: int = 100,
         admit: Admit = "always",
         dear: Collection[str] = (),
+        defer: float = 0.0,
     ) -> None:
+        self.busy = True
+        self.waits = threading.Event()
         self.copies = Copies(25)
         self.holdings = Holdings(
             blocks_max=100,
@@ -69,7 +73,7 @@ class Setup:
         self.store = FakeStore(tmp_path, status)
         self.errors: list[str] = []
         self.admission = Admission(
-            store=self.store,
+            write=self.store.write,
             ledger=self.ledger,
             naming=Naming(()),
             policy=AdmissionPolicy(admit),
@@ -77,7 +81,13 @@ class Setup:
             dear=lambda block: block.key in dear,
             queue_max=queue_max,
             on_error=self.errors.append,
+            busy=self._is_busy,
+            defer=defer,
         )
+
+    def _is_busy(self) -> bool:
+        self.waits.set()
+        return self.busy
 
     async def __aenter__(self) -> Setup:
         await self.ledger.load(lambda fp, key: True)
@@ -318,26 +328,30 @@ async def test_what_is_fetched_ahead_is_admitted_whatever_the_policy_says(tmp_pa
     assert setup.store.written == [f"{FP.hex()}/a"]
 
 
-def test_a_policy_says_when() -> None:
-    always, never = AdmissionPolicy("always"), AdmissionPolicy("never")
-    assert always.landed()
-    assert [always.given(1) for _ in range(3)] == [False] * 3
-    assert not never.landed()
-    assert [never.given(1) for _ in range(3)] == [False] * 3
-    second = AdmissionPolicy("second-hit")
-    assert not second.landed()
-    # Once admitted it begins anew: it comes from a peer again only if it is gone here.
-    assert [second.given(1) for _ in range(5)] == [False, True, False, True, False]
-    assert [second.given(1, dear=True), second.given(1)] == [True, False]
-    assert not always.given(1, dear=True)
-    assert not never.given(1, dear=True)
+async def test_nothing_is_put_while_blocks_are_pulled(tmp_path: Path) -> None:
+    async with Setup(tmp_path, defer=3600.0) as setup:
+        setup.admission.landed(block("a"))
+        await wait_for_async(setup.waits.is_set, 5, "it to look")
+        setup.admission.landed(block("b"))
+        await asyncio.sleep(0)
+        assert setup.store.written == []
+        setup.busy = False
+        setup.admission.hurry()
+        await wait_for_async(lambda: len(setup.holdings) == 2, 5, "both to be admitted")
 
 
-def test_first_hits_are_remembered_up_to_a_limit() -> None:
-    policy = AdmissionPolicy("second-hit", remembered=100)
-    for key_hash in range(1000):
-        assert not policy.given(key_hash)
-        assert len(policy) <= 200
-    assert policy.given(999)
-    assert policy.given(900)  # of the half before
-    assert not policy.given(0)  # long ago: as if it were the first time
+async def test_a_block_waits_no_longer_than_its_time(tmp_path: Path) -> None:
+    async with Setup(tmp_path, defer=0.05) as setup:
+        setup.admission.landed(block("a"))
+        await wait_for_async(lambda: len(setup.holdings) == 1, 5, "it to be admitted")
+        assert setup.busy
+
+
+async def test_a_queue_that_fills_is_not_waited_with(tmp_path: Path) -> None:
+    async with Setup(tmp_path, queue_max=6, defer=3600.0) as setup:
+        for key in "abc":  # one of them is no longer in the queue
+            setup.admission.landed(block(key))
+        await wait_for_async(setup.waits.is_set, 5, "it to look")
+        assert setup.store.written == []
+        setup.admission.landed(block("d"))
+        await wait_for_async(lambda: len(setup.holdings) == 4, 5, "all to be admitted")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -57,16 +58,20 @@ def test_numpy_numbers_are_numbers() -> None:
     assert batch.digests(FP) == [block_digest(FP, "a", b"block")]
 
 
+def _stored(keys: Sequence[str]) -> list[str]:
+    return [f"p/{key}" for key in keys]
+
+
 @pytest.mark.parametrize("key", ["", None, 5, b"bytes", "\ud800"])
 def test_what_is_no_key_has_no_name(key: object) -> None:
     batch = Batch([key], [1], [1])  # type: ignore[list-item]
-    assert batch.names("p/".__add__) == [""]
+    assert batch.names(_stored) == [""]
     assert batch.digests(FP) == [None]
 
 
 def test_keys_of_any_text_are_keys() -> None:
     keys = ["a", "Füße", "日本", "a\0b", "a,b", "a\nb"]
-    assert Batch(keys, [1] * 6, [1] * 6).names("p/".__add__) == [f"p/{key}" for key in keys]
+    assert Batch(keys, [1] * 6, [1] * 6).names(_stored) == [f"p/{key}" for key in keys]
 
 
 @pytest.mark.parametrize(

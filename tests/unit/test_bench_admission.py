@@ -42,14 +42,15 @@ def test_one_group_is_one_pool() -> None:
 
 
 def test_a_near_group_is_asked_first_and_what_came_over_a_dear_line_is_kept() -> None:
-    # Groups 0 and 1 are in one region, 2 and 3 in the other.
+    # Groups 0 and 1 are in one region, 2 and 3 in the other. Copies are not offered: 3 asks far as well.
     work = workload((0, "abc"), (2, "abc"), (2, "abc"), (3, "abc"), (1, "abc"), groups=4)
     served = replay(work, "second-hit", 100, regions=2)
-    assert (served.local, served.peer, served.dear, served.admitted) == (3, 9, 3, 3)
+    assert (served.local, served.peer, served.dear, served.admitted) == (3, 9, 6, 6)
     blind = replay(work, "second-hit", 100, regions=2, sooner=False)
-    assert (blind.local, blind.peer, blind.dear) == (0, 12, 6)
+    assert (blind.local, blind.peer, blind.dear) == (0, 12, 9)
     report = admission_report(work, 4.0)
-    assert report.figures["2 regions"]["second-hit, not told"]["dear_over_never"] == 2 / 3
+    assert report.figures["2 regions"]["second-hit"]["dear_over_never"] == 2 / 3
+    assert report.figures["2 regions"]["second-hit, not told"]["dear_over_never"] == 1
     assert len(report.targets) == 3
 
 

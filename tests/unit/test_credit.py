@@ -82,7 +82,7 @@ async def test_who_does_without_the_rest_is_not_blamed(made: Made) -> None:
     async with serving(east, made) as address, fixed_window(address, made) as channel:
         raw = request(64 * KIB).SerializeToString()
         said = [message async for message in channel.unary_stream(PULL_METHOD)(raw, timeout=10)]
-        assert [len(message) for message in said] == [64 * KIB]
+        assert [len(message) for message in said] == [64 * KIB + HEADER_BYTES]
         await wait_for_async(lambda: east.status()["open"] == {}, 5, "the call to be gone")
     assert "stall" not in east.status()["failures"]
     assert east.status()["memory_bytes"] == 0

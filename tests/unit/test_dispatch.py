@@ -187,7 +187,7 @@ async def test_a_prefetch_that_somebody_waits_for_now_is_let_send_all() -> None:
     place = pull.turn.claim
     assert not before.all
     assert place.initial + before.credit == place.given == place.outstanding
-    pulls.dispatch.lift(pull.turn, PullClass.FIRST_TOKEN)
+    pulls.dispatch.reclass(pull.turn, PullClass.FIRST_TOKEN)
     assert (await anext(told)).all
     pull.done(time.monotonic())
 

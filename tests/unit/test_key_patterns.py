@@ -245,7 +245,7 @@ def test_what_is_stored_under_a_key_is_known_from_it() -> None:
         (two, stored_key(one, "x/ab"), stored_key(two, stored_key(one, "x/ab"))),
     ]:
         assert naming.stored(fingerprint, key) == stored
-        assert naming.of(fingerprint)(key) == stored
+        assert naming.of(fingerprint)([key]) == [stored]
         assert naming.classify(stored) == (fingerprint, key)
     for stored in ["y/ab", "", "x/ab ", stored_key(one, ""), "F" * 32 + "/k"]:
         assert naming.classify(stored) is None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from federation import local_reads
@@ -16,6 +18,10 @@ from tests.support.fake_native import FakeNative
 LIMITS = StoreLimits(bounce_bytes=1 << 20, window_bytes=1 << 18)
 
 
+def _stored(keys: Sequence[str]) -> list[str]:
+    return [f"p/{key}" for key in keys]
+
+
 @pytest.mark.parametrize("step", [3, 16_384])
 def test_each_key_has_its_answer(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local_reads, "STEP_KEYS", step)
@@ -24,25 +30,25 @@ def test_each_key_has_its_answer(step: int, monkeypatch: pytest.MonkeyPatch) -> 
     client = StoreClient(native, LIMITS)  # type: ignore[arg-type]
     keys = [str(n) for n in range(20)]
     try:
-        found = local_exists(client, "p/".__add__, keys, Deadline(5))
+        found = local_exists(client, _stored, keys, Deadline(5))
         assert found == [1, 0] * 10
-        assert local_exists(client, "p/".__add__, keys[::2], Deadline(5)) == [1] * 10
-        assert local_exists(client, "p/".__add__, [], Deadline(5)) == []
-        assert local_exists(client, "p/".__add__, keys, Deadline(0)) == [RPC_TIMEOUT] * 20
+        assert local_exists(client, _stored, keys[::2], Deadline(5)) == [1] * 10
+        assert local_exists(client, _stored, [], Deadline(5)) == []
+        assert local_exists(client, _stored, keys, Deadline(0)) == [RPC_TIMEOUT] * 20
     finally:
         client.close()
 
 
 def test_what_can_be_no_key_is_refused_by_itself() -> None:
     bad = ["", "\ud800", 7, None]
-    assert names_of("p/".__add__, ["a", *bad, "\u00e4"]) == ["p/a", "", "", "", "", "p/\u00e4"]  # type: ignore[list-item]
-    assert names_of("p/".__add__, ["a", "b"]) == ["p/a", "p/b"]
+    assert names_of(_stored, ["a", *bad, "\u00e4"]) == ["p/a", "", "", "", "", "p/\u00e4"]  # type: ignore[list-item]
+    assert names_of(_stored, ["a", "b"]) == ["p/a", "p/b"]
     native = FakeNative()
     native.blocks = {"p/a": b"x"}
     client = StoreClient(native, LIMITS)  # type: ignore[arg-type]
     try:
-        found = local_exists(client, "p/".__add__, ["a", "", "b"], Deadline(5))
+        found = local_exists(client, _stored, ["a", "", "b"], Deadline(5))
         assert found == [1, INVALID_PARAMS, 0]
-        assert local_exists(client, "p/".__add__, [""], Deadline(5)) == [INVALID_PARAMS]
+        assert local_exists(client, _stored, [""], Deadline(5)) == [INVALID_PARAMS]
     finally:
         client.close()

@@ -9,6 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from federation.cli.main import app
+from federation.cli.prefetch import _known
 from federation.config import Limits
 from federation.errors import UsageError
 from federation.identity import Envelope
@@ -112,3 +113,7 @@ async def test_an_engine_works_with_its_gateway_only_where_both_store_under_the_
         assert "at the engine: give it the same `keys`" in reply.reason
     unknown = Envelope(**{**FIELDS, "tp": 2})
     assert (await attached(unknown, [])).reason == "no namespace of group.toml has this envelope"
+
+
+def test_of_what_the_master_cannot_say_it_is_not_said_that_it_is_here() -> None:
+    assert _known({"in memory": 9, "on disk": 0, "being written": None}) == {"in memory", "on disk"}

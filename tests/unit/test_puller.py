@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import random
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
@@ -19,7 +20,9 @@ from federation.limits.ticket import Ticket
 from federation.transfer.allowance import Allowance
 from federation.transfer.fair import PullClass
 from federation.transfer.frames import Encoder
+from federation.transfer.landing import Answer, Room
 from federation.transfer.puller import Ask, Puller
+from federation.transfer.slots import Slots
 from federation.transfer.staging import StagedBlock, Staging
 from moonmesh.v1 import peer_pb2
 from tests.support.catalogs import view_of
@@ -40,12 +43,7 @@ Script = Callable[[peer_pb2.PullRequest], AsyncGenerator[bytes, None]]
 class FakeSource:
     """A peer in memory. `held` is what it has; `script` may replace its answer."""
 
-    def __init__(
-        self,
-        name: str,
-        held: Sequence[str],
-        script: Script | None = None,
-    ) -> None:
+    def __init__(self, name: str, held: Sequence[str], script: Script | None = None) -> None:
         self.name = name
         self.held = set(held)
         self.epoch = 3
@@ -57,8 +55,12 @@ class FakeSource:
         """Of the latest pull."""
 
     async def pull(
-        self, request: peer_pb2.PullRequest, timeout: float, allowance: Allowance | None = None
-    ) -> AsyncGenerator[bytes, None]:
+        self,
+        request: peer_pb2.PullRequest,
+        timeout: float,
+        allowance: Allowance | None = None,
+        room: Room | None = None,
+    ) -> Answer:
         self.requests.append(list(request.keys))
         self.asked.append(request)
         self.timeout = timeout
@@ -163,6 +165,25 @@ async def test_what_is_staged_is_not_pulled_again() -> None:
     await bench.collect(bench.ask(KEYS[:3]))
     assert await bench.collect(bench.ask()) == [data_of(key) for key in KEYS]
     assert east.requests == [KEYS[:3], KEYS[3:]]
+
+
+async def test_memory_of_blocks_is_free_once_nobody_has_them() -> None:
+    slots = Slots(1 << 20)
+    staging = Staging(bytes_max=1 << 20, hold=10.0, memory=slots.take)
+    gc.collect()
+    gc.disable()
+    try:
+        east = FakeSource("east", KEYS[:5])
+        bench = Bench(east, claims={"east": KEYS}, staging=staging)
+        ask = bench.ask()
+        assert (await bench.collect(ask))[5:] == [None]
+        await wait_for_async(lambda: not bench.puller.waiting, 5, "the pull to end")
+        bench.landed.clear()
+        assert slots.used_bytes > 0
+        staging.drop_of("east")
+        assert slots.used_bytes == 0, "without a collection of garbage"
+    finally:
+        gc.enable()
 
 
 async def test_two_who_ask_at_once_share_one_pull() -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Iterator
 
 import pytest
 
+from federation.transfer.slots import Slots
 from local_group.outcome import Status
 from tests.support.blocks import block_bytes
 from tests.support.stores import SIZE, Make, is_calm, names, statuses, stores_over_fakes
@@ -57,6 +59,44 @@ async def test_write_goes_in_windows_and_tells_bad_items(make: Make) -> None:
         "INVALID_PARAMS", *["OK"] * 9, "INVALID_PARAMS", "OK",
     ]  # fmt: skip
     assert native.blocks == {**dict(items), "view": b"abc"}
+    assert is_calm(client)
+
+
+async def test_a_write_in_place_needs_no_bounce_memory(make: Make) -> None:
+    client, native = make(bounce_bytes=1 << 18, window_bytes=1 << 18)
+    async with await client.read(["x"], [1 << 18], 1.0):  # all there is
+        native.blocks["old"] = b"first"
+        items = [("a", b"abc"), ("", b"x"), ("v", memoryview(b"abcd")), ("old", b"later")]
+        outcomes = await client.write_in_place(items, 5.0)
+    assert [o.error_name for o in outcomes] == ["OK", "INVALID_PARAMS", "OK", "OK"]
+    assert native.blocks == {"a": b"abc", "v": b"abcd", "old": b"first"}
+
+
+@pytest.mark.parametrize("cancelled", [False, True])
+async def test_memory_of_a_write_in_place_stays_until_mooncake_has_returned(
+    make: Make, cancelled: bool
+) -> None:
+    client, native = make()
+    slots = Slots(1 << 16)
+    slot = slots.take(SIZE)
+    assert slot is not None
+    slot[:] = block_bytes("a", SIZE)
+    native.thaw.clear()
+    writing = asyncio.create_task(client.write_in_place([("a", slot)], 20.0 if cancelled else 0.05))
+    del slot
+    await asyncio.to_thread(wait_for, lambda: native.calls == ["put"], 5, "the put")
+    if cancelled:
+        writing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await writing
+    else:
+        assert statuses(await writing) == [Status.TIMEOUT]
+    del writing
+    gc.collect()
+    assert slots.used_bytes >= SIZE, "Mooncake may still read it"
+    native.thaw.set()
+    await asyncio.to_thread(wait_for, lambda: slots.used_bytes == 0, 5, "the slot to be free")
+    assert native.blocks == {"a": block_bytes("a", SIZE)}
     assert is_calm(client)
 
 

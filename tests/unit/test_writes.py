@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Sequence
 
 import pytest
 
+from federation.batch import Batch
 from federation.codes import OK, RPC_TIMEOUT
 from federation.counters import counters
 from federation.gateway_link import Report
 from federation.identity import Fingerprint, block_digest
+from federation.peer_reads import fill_from_peers
+from federation.request_limits import RequestLimits
 from federation.taken import TAKEN_SECONDS, Taken
 from federation.timeouts import Deadline
-from federation.writes import Writes
+from federation.writes import BESIDE_BYTES, Writes
 from local_group.native import Replicate
-from local_group.store import StoreClient
+from local_group.store import StoreClient, StoreClosed
 from local_group.store_config import StoreLimits
 from tests.support.blocks import Memory
 from tests.support.fake_native import FakeNative
@@ -48,7 +52,7 @@ class Bench:
         self.now = 100.0
         self.native = Shadowing()
         self.client = StoreClient(self.native, LIMITS, lambda: self.now)
-        self.writes = Writes(self.client, None, FP, lambda key: key)
+        self.writes = Writes(self.client, None, FP, list)
 
     def put(self, *keys: str, until: Deadline | None = None) -> list[int]:
         memory = Memory(len(keys), SIZE)
@@ -72,15 +76,25 @@ class FakeLink:
         self.taken = Taken(blocks_max=3)
         self.usable = True
         self.reported: list[tuple[str, int]] = []
+        self.digests: list[bytes] = []
+        self.limits = RequestLimits()
+        self.delivered: set[str] = set()
 
     def report_all(self, written: Sequence[Report]) -> None:
         self.reported += [(key, place) for key, _, _, place in written]
+        self.digests += [digest for _, _, digest, _ in written]
+
+    def pull(
+        self, keys: Sequence[str], sizes: Sequence[int], *_: object
+    ) -> Iterator[tuple[int, int]]:
+        yield from ((n, sizes[n]) for n, key in enumerate(keys) if key in self.delivered)
 
 
 @pytest.fixture
 def bench() -> Iterator[Bench]:
     bench = Bench()
     yield bench
+    bench.writes.close()
     bench.native.thaw.set()
     bench.client.close()
 
@@ -121,7 +135,7 @@ def test_a_call_that_still_hangs_is_a_stall(bench: Bench) -> None:
 
 def linked(bench: Bench) -> FakeLink:
     link = FakeLink()
-    bench.writes = Writes(bench.client, link, FP, lambda key: key)  # type: ignore[arg-type]
+    bench.writes = Writes(bench.client, link, FP, list)  # type: ignore[arg-type]
     return link
 
 
@@ -155,3 +169,81 @@ def test_what_was_taken_is_remembered_for_a_while_and_up_to_a_limit() -> None:
     assert not taken.same("b", None)
     now = TAKEN_SECONDS + 0.1
     assert not taken.same("d", b"d")
+
+
+def test_what_nobody_has_any_more_is_written_as_new(bench: Bench) -> None:
+    link = linked(bench)
+    assert bench.put("a", "b") == [OK] * 2
+    for key in ("a", "b"):
+        link.taken.note(key, block_digest(FP, key, bench.native.blocks[key]))
+    bench.native.blocks.clear()
+    link.delivered = {"a"}
+    filled = fill_from_peers(link, ["a", "b"], [1, 1], [8, 8], [-704, -704], 1.0)  # type: ignore[arg-type]
+    assert list(filled) == [(0, 8)]
+    assert bench.put("a", "b") == [OK] * 2
+    assert set(bench.native.blocks) == {"b"}, (
+        "the one that came is given back, the other is computed"
+    )
+
+
+LARGE = ["a", "b", "c"]
+
+
+def put_large(bench: Bench) -> tuple[Memory, list[int]]:
+    memory = Memory(len(LARGE), BESIDE_BYTES // 2)
+    memory.fill(LARGE)
+    return memory, bench.writes.put(LARGE, memory.ptrs, memory.sizes, None, None, 0)
+
+
+def digests_of(memory: Memory) -> list[bytes]:
+    return [block_digest(FP, key, memory.place(n)) for n, key in enumerate(LARGE)]
+
+
+def test_digests_of_a_large_batch_are_made_beside_its_put(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link = linked(bench)
+    makers: list[str] = []
+    digests = Batch.digests
+
+    def noted(self: Batch, fingerprint: bytes) -> list[bytes | None]:
+        makers.append(threading.current_thread().name)
+        return digests(self, fingerprint)
+
+    monkeypatch.setattr(Batch, "digests", noted)
+    memory, codes = put_large(bench)
+    assert codes == [OK] * 3
+    assert link.digests == digests_of(memory)
+    busy = threading.Event()
+    bench.writes._beside.submit(busy.wait)
+    memory, codes = put_large(bench)  # the thread has other things to do
+    busy.set()
+    assert codes == [OK] * 3
+    assert link.digests == 2 * digests_of(memory)
+    bench.put("small")
+    me = threading.current_thread().name
+    assert makers[1:] == [me, me]
+
+
+def test_nobody_reads_the_callers_memory_after_a_put_that_failed(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    linked(bench)
+    begun, go_on, ended = threading.Event(), threading.Event(), threading.Event()
+
+    def slow(self: Batch, fingerprint: bytes) -> list[bytes | None]:
+        begun.set()
+        assert go_on.wait(5)
+        ended.set()
+        return [None] * len(self.keys)
+
+    def fails(*_: object) -> list[int]:
+        assert begun.wait(5)
+        threading.Timer(0.05, go_on.set).start()
+        raise StoreClosed
+
+    monkeypatch.setattr(Batch, "digests", slow)
+    monkeypatch.setattr(bench.client, "put_from_direct", fails)
+    with pytest.raises(StoreClosed):
+        put_large(bench)
+    assert ended.is_set()
