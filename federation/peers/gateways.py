@@ -38,7 +38,6 @@ from federation.timeouts import timeout as timeout_of
 from federation.transfer.allowance import Allowance
 from federation.transfer.frames import HEADER_BYTES
 from federation.trust.credentials import Credentials
-from federation.trust.diagnose import diagnose
 from moonmesh.v1 import peer_pb2
 
 NOT_YET = "not yet connected"
@@ -102,7 +101,7 @@ class Gateway:
             failed=self._missed,
             room=room,
         )
-        self._questions: set[grpc.aio.UnaryStreamCall[Any, Any]] = set()
+        self._questions: dict[grpc.aio.UnaryStreamCall[Any, Any], None] = {}
         self._diagnosed_at = float("-inf")
         self._diagnosis: asyncio.Task[None] | None = None
 
@@ -130,7 +129,7 @@ class Gateway:
             PeerError: it did not answer.
         """
         call = self.control.unary_stream(CATALOG_METHOD)(raw, timeout=timeout)
-        self._questions.add(call)
+        self._questions[call] = None
         try:
             async for page in call:
                 self._guard.heard(time.monotonic())
@@ -141,7 +140,7 @@ class Gateway:
                 raise SilentError(f"it refused: {error.details()}", where=self.peer) from error
             raise self._explained(error) from error
         finally:
-            self._questions.discard(call)
+            self._questions.pop(call, None)
             call.cancel()
 
     def hang_up(self) -> None:
@@ -217,7 +216,6 @@ class Gateway:
 
     def _channel(self, message_bytes_max: int) -> grpc.aio.Channel:
         options: list[tuple[str, Any]] = [
-            *self._credentials.channel_options(self.peer),
             # The time between two dials grows up to the second of these; a dial has the third.
             ("grpc.initial_reconnect_backoff_ms", self._limits.peer_redial_ms),
             ("grpc.max_reconnect_backoff_ms", self._limits.peer_redial_max_ms),
@@ -228,9 +226,7 @@ class Gateway:
             ("grpc.max_receive_message_length", message_bytes_max),
             ("grpc.use_local_subchannel_pool", 1),
         ]
-        return grpc.aio.secure_channel(
-            self.address, self._credentials.channel_credentials(), options=options
-        )
+        return self._credentials.dial(self.address, self.peer, options)
 
     def _heard(self, raw: bytes) -> None:
         self._guard.heard(time.monotonic())
@@ -279,9 +275,7 @@ class Gateway:
         self._diagnosed_at = now
 
         async def find_out() -> None:
-            self.reason = await diagnose(
-                self.address, self._credentials, self.peer, DIAGNOSE_SECONDS
-            )
+            self.reason = await self._credentials.why_not(self.address, self.peer, DIAGNOSE_SECONDS)
 
         self._diagnosis = asyncio.create_task(find_out())
 

@@ -8,9 +8,10 @@ import stat
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import grpc
+import grpc.aio
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -95,6 +96,18 @@ class Credentials:
     def channel_options(self, peer: str) -> list[tuple[str, str]]:
         """Options of a channel to `peer`: its certificate must have the peer's name."""
         return [("grpc.ssl_target_name_override", gateway_name(peer, self.federation))]
+
+    def dial(self, address: str, peer: str, options: Sequence[tuple[str, Any]]) -> grpc.aio.Channel:
+        """A channel to a gateway of `peer`; the connection is made when it is used."""
+        return grpc.aio.secure_channel(
+            address, self.channel_credentials(), options=[*self.channel_options(peer), *options]
+        )
+
+    async def why_not(self, address: str, peer: str, seconds: float) -> str:
+        """Why no connection to that gateway can be made, in words, found out by making one."""
+        from federation.trust.diagnose import diagnose  # it needs this module
+
+        return await diagnose(address, self, peer, seconds)
 
 
 @dataclass(frozen=True)
