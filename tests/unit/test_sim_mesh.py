@@ -23,6 +23,8 @@ from chaos.sim.mesh.truth import Truth, bytes_of
 from chaos.sim.network import Conditions, Network
 from federation.catalog.offers import Offers
 from federation.cli.main import app
+from federation.errors import UsageError
+from federation.limits.bulkhead import Shares
 from federation.peers.feed import Feed
 from federation.transfer import handover, intake
 from federation.transfer.job import Job
@@ -95,8 +97,8 @@ def keep_ring(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Job, "part_with", lambda self: None)
 
 
-def forget_releases(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Staging, "release", lambda self, size, origin="": None)
+def charge_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Shares, "give", lambda self, name, n: None)
 
 
 def expire_early(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,7 +159,7 @@ def raise_somewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     ("defect", "invariant"),
     [
         (keep_ring, "memory is given back"),
-        (forget_releases, "everything has a limit"),
+        (charge_for_ever, "everything has a limit"),
         (expire_early, "what exists is here"),
         (answer_late, "deadlines are kept"),
         (believe_all, "no wrong bytes"),
@@ -326,4 +328,5 @@ def test_a_broken_world_ends_the_command_with_its_story(monkeypatch: pytest.Monk
 
 def test_too_few_rounds_are_a_usage_error() -> None:
     found = CliRunner().invoke(app, ["sim", "mesh", "--rounds", "10"])
-    assert found.exit_code == 2
+    assert isinstance(found.exception, UsageError)
+    assert f"at least {ROUNDS_MIN} rounds" in str(found.exception)

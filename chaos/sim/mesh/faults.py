@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from chaos.sim.mesh.hostile import HABITS, Mask
 from chaos.sim.network import Conditions
+from federation.limits.orders import Order, Orders
 
 if TYPE_CHECKING:
     from chaos.sim.mesh.world import MeshWorld
@@ -77,6 +78,7 @@ def heal(world: MeshWorld) -> None:
         mooncake = group.mooncake
         mooncake.slow, mooncake.frozen = 1.0, False
         mooncake.pool.full = mooncake.pool.dead = False
+        group.orders.change(lambda _: Orders(changed_at=world.loop.now))
         group.start()
 
 
@@ -114,6 +116,7 @@ class _Drawing:
             self.stall,
             self.serving_killed,
             self.serving_frozen,
+            self.switched,
             self.loss,
             self.one_way,
             self.partition,
@@ -176,6 +179,24 @@ class _Drawing:
                 world.loop.at(until, None, node.thaw, world.loop)
 
         return Fault(at, until, f"{name}'s serving process stands still", begin)
+
+    def switched(self, at: float, until: float) -> Fault:
+        """By an operator: one peer, or the federation."""
+        name, peer = self.random.sample(self.groups, 2)
+        order = self.random.choice((Order.PAUSED, Order.DRAINED, Order.OFF))
+
+        def begin(world: MeshWorld) -> None:
+            orders, at = world.groups[name].orders, world.loop.now
+            if order is Order.OFF:
+                orders.change(lambda now: now.with_federation(off=True, at=at))
+            else:
+                orders.change(lambda now: now.with_peer(peer, order, at))
+
+        def end(world: MeshWorld) -> None:
+            world.groups[name].orders.change(lambda _: Orders(changed_at=world.loop.now))
+
+        what = "the federation" if order is Order.OFF else peer
+        return Fault(at, until, f"{name} has {what} {order.value}", begin, end)
 
     def hostile(self, name: str, at: float, until: float) -> Fault:
         habits = tuple(self.random.sample(sorted(HABITS), self.random.randint(1, 3)))

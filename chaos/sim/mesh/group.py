@@ -26,12 +26,14 @@ from federation.giving_back import GivingBack
 from federation.how_we_are import tell_how_we_are
 from federation.limits.guards import make_guards
 from federation.listings import Listings
+from federation.order_file import OrderFile
 from federation.peering import Membership, OwnConfig, PeerConfig, Peering, Sharing
 from federation.peers.child import ServingProcess
 from federation.peers.feed import Feed
 from federation.peers.setup import Setup
 from federation.peers.side import PeerSide, peer_side
 from federation.removal import Removal
+from federation.switchboard import Switchboard
 from federation.transfer.copies import Copies
 from federation.trust.credentials import Credentials, TlsIdentity
 from federation.trust.handshakes import RefusalLog
@@ -86,6 +88,7 @@ class SimGroup:
         epoch: the highest that is on its disk.
         gateway: the one that runs, if one does.
         serving: the serving process that listened last.
+        orders: what its operator has switched off.
         wrap: changes what its serving process says: of a hostile group.
         stalled_at: when its gateway was frozen, thawed, killed or started last.
     """
@@ -108,6 +111,7 @@ class SimGroup:
         )
         self.mooncake = Mooncake(pool)
         self.sharing = Sharing({}, {})
+        self.orders = OrderFile(config.data_dir)
         self.epoch = 0
         self.gateway: SimGateway | None = None
         self.serving: SimServing | None = None
@@ -239,6 +243,8 @@ class SimGateway:
             on_tick=self._tell_serving,
         )
         self.serving: ServingProcess | None = None
+        self.switchboard = Switchboard(group.orders)
+        self.switchboard.load(self.guards)
         self.store = SimStore(group.mooncake, random.Random(), config.limits.bounce_bytes)
         self.journal = Journal(config.journal_dir, config.limits.journal_bytes_max)
         self.ledger = NotedLedger(
@@ -261,6 +267,7 @@ class SimGateway:
             refusals=self.refusals,
             on_problem=self._problem,
         )
+        self.switchboard.serve_by(serving)
         serving.start()
         admin = cast(AdminClient, SimAdmin(group.mooncake))
         listings = Listings(
@@ -282,6 +289,7 @@ class SimGateway:
             subscriptions=self.peers.sessions.subscriptions,
             on_problem=self._problem,
         )
+        self.switchboard.pull_by(side.puller, self.peers.sessions.subscriptions)
         removal = Removal(self.store, self.holdings, listings.stored_keys)
         await listings.restore()
         serving.begin()
@@ -291,6 +299,7 @@ class SimGateway:
             self._housekeeping(side, serving),
             listings.run(self._lost),
             GivingBack(self.copies, removal, admin).run(),
+            self.switchboard.watch(),
             serving.failed(),
             self._speak(serving),
         ]

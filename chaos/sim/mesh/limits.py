@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from chaos.sim.invariants import Broken
 from federation.limits.names import Kind
+from federation.limits.orders import Order
 from federation.peers.relay import GONE_MAX, HELLOS_WAITING, SAID_MAX
 
 if TYPE_CHECKING:
@@ -67,7 +68,8 @@ def _gateway(group: SimGroup, gateway: SimGateway) -> Iterator[Use]:
     now = time.monotonic()
     for name, guards in gateway.guards.items():
         guard = guards.outgoing
-        yield Use(f"streams to {name}", guard.open(Kind.PULL), limits.pulls_per_peer)
+        off = guard.order in (Order.PAUSED, Order.OFF)
+        yield Use(f"streams to {name}", guard.open(Kind.PULL), 0 if off else limits.pulls_per_peer)
         yield Use(
             f"bytes of {name} in staging", guard.status(now)["memory_bytes"], limits.staging_bytes
         )
