@@ -82,6 +82,14 @@ def test_equal_seeds_are_equal_runs_in_any_process() -> None:
     assert run_world(Request(groups=3, seed=8, rounds=ROUNDS_MIN)).digest != first.digest
 
 
+def test_a_world_leaves_nothing_behind() -> None:
+    run_world(FAULTY)
+    clock, descriptors = time.monotonic, set(os.listdir("/proc/self/fd"))
+    run_world(FAULTY)
+    assert set(os.listdir("/proc/self/fd")) <= descriptors
+    assert time.monotonic is clock
+
+
 def test_plans_have_every_fault_sooner_or_later() -> None:
     names = [f"g{n}" for n in range(8)]
     texts: list[str] = []

@@ -49,7 +49,6 @@ class Answer(NamedTuple):
     messages: list[bytes]
     ended: bool
     """It was ended by the gateway, in order."""
-    refused: str = ""
 
 
 class EngineContext:
@@ -259,11 +258,11 @@ class SimEngine:
             ended = task.result()
             if context.refused:
                 raise Broken("engines are not refused", context.refused, self.group.name)
-            return Answer(list(context.messages), ended, context.refused)
+            return Answer(context.messages, ended)
         tally.unanswered += 1
         gateway.node.run(loop.call_soon, task.cancel)
         disturbed = self.group.disturbed_at >= began or not gateway.node.running
         if method != "report" and not disturbed and not gateway.node.stalled:
             detail = f"{gateway.node} did not end a call of {seconds:g} s ({method})"
             raise Broken("deadlines are kept", detail, self.group.name)
-        return Answer(list(context.messages), False)
+        return Answer(list(context.messages), ended=False)

@@ -10,7 +10,7 @@ import grpc
 import grpc.aio
 
 from chaos.sim.mesh.line import Lines
-from chaos.sim.mesh.loop import NODE, Node, VirtualLoop
+from chaos.sim.mesh.loop import Node, VirtualLoop
 from chaos.sim.mesh.rpc import EOF, OVERHEAD_BYTES, Code, Flow, SimCall
 from federation.trust.names import gateway_name
 
@@ -208,10 +208,3 @@ class ServerCall:
         connection = self._call.connection
         if connection is not None:
             connection.send(self._server.node, OVERHEAD_BYTES, action, *arguments)
-
-
-def current() -> Node:
-    """The process that runs now."""
-    node = NODE.get()
-    assert node is not None, "only processes do this"
-    return node

@@ -15,7 +15,6 @@ from chaos.sim.mesh.loop import Node
 from chaos.sim.mesh.pipe import End, make_pair
 from chaos.sim.mesh.server import Server
 from federation.catalog.offers import Offers
-from federation.counters import counters
 from federation.limits.guards import make_guards
 from federation.limits.names import Kind
 from federation.limits.orders import Orders
@@ -58,6 +57,7 @@ class SimServing:
         self.guards = make_guards(config, self.callers, random.Random(), {})
         for name, page in LeaseBook(book, self.callers).pages.items():
             self.guards[name].incoming.carry_on(page, time.monotonic())
+        os.close(book)
         self.refusals = RefusalLog()
         self.store: SimStore | None = None
         self.service: PeerService | None = None
@@ -198,7 +198,6 @@ class SimSpawner:
         serving = SimServing(group, node, theirs, os.dup(self._book))
         self._last = SimChild(group, node, theirs)
         node.start(group.world.loop, serving.run())
-        counters.add("moonmesh_sim_serving_started_total")
         return Spawned(
             cast("subprocess.Popen[bytes]", self._last), cast(Any, ours), time.monotonic()
         )

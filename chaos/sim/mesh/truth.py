@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final
@@ -55,7 +54,6 @@ class Tally:
     """Blocks that engines were told exist."""
     unanswered: int = 0
     """Calls to a gateway that was frozen, killed or not there."""
-    by_origin: Counter[str] = field(default_factory=Counter)
 
 
 class Truth:
