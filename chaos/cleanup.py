@@ -19,6 +19,7 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from chaos.errors import ChaosError
+from chaos.faults.disks import unmount_below
 from chaos.network.tools import NAMED, PREFIX, named_of, remove
 from local_group.state import ProcessId, kill_all
 
@@ -166,6 +167,7 @@ def clean_up(folder: Path | None = None) -> list[Found]:
         named = {n for n in (*own, *named_of(record.run)) if (NAMED / n).exists()}
         kept = remove(sorted(named))  # after the processes in them
         for place in filter(_is_of_a_run, map(Path, record.folders)):
+            unmount_below(place)
             shutil.rmtree(place, ignore_errors=True)
         if not survivors and not kept:
             with contextlib.suppress(OSError):

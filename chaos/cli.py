@@ -9,7 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from rich.console import Console
+
+    from chaos.runner import Planned
 
 app = typer.Typer(help="Break real groups on purpose, and see what holds.", no_args_is_help=True)
 
@@ -34,7 +38,7 @@ def list_(
     from rich.console import Console
     from rich.table import Table
 
-    from chaos.scenario import find, load_scenario, suites
+    from chaos.suites import find, load_scenario, suites
 
     table = Table("suite", "scenario", "load, s", "what happens")
     for path in find(names or suites()):
@@ -46,13 +50,37 @@ def list_(
 
 @app.command()
 def run(
-    names: Annotated[list[str], typer.Argument(help="Suites, SUITE/NAME, files or folders.")],
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="Suites, SUITE/NAME, files or folders; with --against: pause, drain, off, restart."
+        ),
+    ] = None,
+    against: Annotated[
+        Path | None,
+        typer.Option(
+            help="A group of your own that runs here, by its peering.toml: only what is safe there.",
+            metavar="PEERING.TOML",
+        ),
+    ] = None,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="With --against: do it without asking.")
+    ] = False,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the report.")] = None,
     junit: Annotated[Path | None, typer.Option(help="Write JUnit XML.")] = None,
+    html: Annotated[
+        Path | None, typer.Option(help="Write one HTML page: faults above what came of them.")
+    ] = None,
     seed: Annotated[
         int | None, typer.Option(min=0, help="Repeats a run.", show_default="drawn")
     ] = None,
     repeat: Annotated[int, typer.Option(min=1, max=1000, help="Run each so often.")] = 1,
+    duration: Annotated[
+        float | None,
+        typer.Option(
+            min=1, max=86_400, help="Go on with the next seeds for so many seconds.", metavar="S"
+        ),
+    ] = None,
     retries: Annotated[
         int,
         typer.Option(
@@ -81,24 +109,40 @@ def run(
     """
     import asyncio
     import random
+    from functools import partial
 
-    from chaos.network.choose import check, choose
+    from chaos.against import Against, group_of, plan
+    from chaos.network.choose import choose
+    from chaos.possible import why_not
     from chaos.progress import ConsoleProgress
-    from chaos.report import as_dict, show, write_json, write_junit
+    from chaos.report import as_dict, show, write_html, write_json, write_junit
     from chaos.runner import Planned, Runner
-    from chaos.scenario import find, load_scenario
+    from chaos.suites import find, load_scenario
     from federation.bench.report import check_writable
+    from federation.errors import UsageError
     from local_group.scheduling import NOT_SHARED, one_share
 
     check_writable(json_file)
     check_writable(junit)
-    planned = [Planned(load_scenario(path), _word(path)) for path in find(names)]
+    check_writable(html)
+    theirs = None if against is None else group_of(against)
+    if theirs is not None:
+        planned = plan(*theirs, names or (), f"--against {against} --yes")
+    elif names:
+        planned = [Planned(load_scenario(path), _word(path)) for path in find(names)]
+    else:
+        raise UsageError("say what to run", hint="see `moonmesh chaos list`; e.g. chaos run smoke")
     chosen = random.SystemRandom().randrange(1 << 31) if seed is None else seed
     console = _console()
     kind = choose(network.value, console.print)
-    check(kind, [item.scenario for item in planned])
+    if theirs is not None:
+        _agree(console, theirs[1].name, planned, yes)
+    reasons = [why_not(item.scenario, kind) for item in planned]
+    if all(reasons):
+        raise UsageError(f"nothing of this can be run here: {planned[0].word}: {reasons[0]}")
     with ConsoleProgress(console, repeat * len(planned)) as progress:
-        runner = Runner(
+        make = Runner if theirs is None else partial(Against, theirs[0])
+        runner = make(
             planned,
             seed=chosen,
             repeat=repeat,
@@ -107,6 +151,7 @@ def run(
             port_base=port_base,
             progress=progress,
             network=kind,
+            duration=duration,
         )
         with one_share() as shared:
             if not shared:
@@ -120,6 +165,8 @@ def run(
         write_json(report, json_file)
     if junit is not None:
         write_junit(report, junit)
+    if html is not None:
+        write_html(report, html)
     if outcome.interrupted:
         raise typer.Exit(128 + outcome.interrupted)
     late = all(r.held or r.by_time_alone for r in outcome.results) and not outcome.left
@@ -128,11 +175,16 @@ def run(
 
 
 @app.command()
-def report(file: Annotated[Path, typer.Argument(help="What `run --json` wrote.")]) -> None:
+def report(
+    file: Annotated[Path, typer.Argument(help="What `run --json` wrote.")],
+    html: Annotated[Path | None, typer.Option(help="Write it as one HTML page.")] = None,
+) -> None:
     """Shows a report again; exit 1 if an invariant was broken."""
-    from chaos.report import read_json, show
+    from chaos.report import read_json, show, write_html
 
     found = read_json(file)
+    if html is not None:
+        write_html(found, html)
     show(found, _console())
     if not found["held"]:
         raise typer.Exit(1)
@@ -162,7 +214,7 @@ def ablate(
     from chaos.ablate import ablate as each
     from chaos.progress import ConsoleProgress
     from chaos.runner import Outcome, Planned, Runner
-    from chaos.scenario import find, load_scenario
+    from chaos.suites import find, load_scenario
     from federation.bench.report import check_writable, command_line
     from federation.errors import UsageError
     from federation.limits.names import GuardName
@@ -201,11 +253,32 @@ def ablate(
 
 def _word(path: Path) -> str:
     """How a scenario is named on the command line."""
-    from chaos.scenario import SCENARIOS
+    from chaos.suites import SCENARIOS
 
     if path.is_relative_to(SCENARIOS):
         return str(path.relative_to(SCENARIOS).with_suffix(""))
     return str(path)
+
+
+def _agree(console: Console, group: str, planned: Sequence[Planned], yes: bool) -> None:
+    """Says what is to be done to a running group, and asks.
+
+    Raises:
+        UsageError: nobody said yes.
+    """
+    import sys
+
+    from federation.errors import UsageError
+
+    console.print(f"To the group {group}, which runs, this is done, one after the other:")
+    for item in planned:
+        console.print(f"  {item.scenario.name}: {item.scenario.summary}", markup=False)
+    console.print(
+        "Beside it an engine writes and reads blocks of its own (some 10 MiB each time, in a namespace "
+        "that no peer shares). Nothing else is touched; whatever is switched off is switched on again."
+    )
+    if not yes and not (sys.stdin.isatty() and typer.confirm("Do it?")):
+        raise UsageError("nothing was done", hint="say --yes")
 
 
 def _console() -> Console:

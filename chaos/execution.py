@@ -18,7 +18,8 @@ from chaos.load.keys import ENVELOPES
 from chaos.load.spec import Audit, LoadSpec, Totals
 from chaos.monitor import CpuMeter, Monitor
 from chaos.record import MOMENT_S, PROBE, SETTLED_S, Pass, Record
-from chaos.scenario import Burn, Hostile, Scenario, Step, Workload
+from chaos.scenario import Scenario, Workload
+from chaos.steps import Burn, Hostile, Step
 from chaos.timeline import JITTER_S, TimeLine, jitter
 from chaos.topology import Stage
 from federation.cli.health import ask_purge
@@ -66,6 +67,7 @@ async def execute(
         )
         await _pass(stage, calm, Pass("fault"), [], f"{tag}q", seed, record, say)
     before = _counters(await stage.statuses())
+    restarts = stage.restarts()
     recorded = {group: _recorded(stage, group) for group in stage.topology.groups}
     for number, kind in enumerate(_order(scenario)):
         one = Pass(kind)
@@ -78,6 +80,7 @@ async def execute(
         record.passes.append(one)
     record.quiet = stage.quiet
     record.statuses = await stage.statuses()
+    record.restarts = stage.restarts() - restarts
     record.counters = _growth(before, _counters(record.statuses))
     if contained := scenario.invariants.contained:
         record.origins = {g: _origins(_recorded(stage, g) - old) for g, old in recorded.items()}
@@ -124,17 +127,19 @@ async def _pass(
     )
     await _settle(stage, loads)
     await asyncio.gather(*(stage.wait_for_contact(step) for step in hostile))
+    timeline = TimeLine(stage, steps, record.books, say, next(iter(loads.values())))
+    await timeline.prepare()
     one.samples = {name: [] for name in engines}
     for name, engine in engines.items():
         engine.on_samples = one.samples[name].extend
     one.begin = time.monotonic() + START_S
     one.end = one.begin + work.seconds
+    one.steps = [(step, one.begin + step.at) for step in steps]
     if steps:
         one.fault_at = one.begin + min(s.at for s in steps)
         one.fault_end = one.begin + max(s.at + (s.lasts or 0) for s in steps)
     else:
         one.fault_at, one.fault_end = one.begin, one.end
-    timeline = TimeLine(stage, steps, record.books, say)
     metering = asyncio.create_task(_meter(stage, one))
     try:
         often = bool(scenario.invariants.peaks)
@@ -149,6 +154,7 @@ async def _pass(
         metering.cancel()
         await asyncio.gather(metering, return_exceptions=True)
         stage.thaw()
+        await timeline.close()
     for name, answer in zip(engines, stopped, strict=True):
         one.totals[name] = Totals.model_validate(answer["totals"])
         one.ended[name] = answer["ended"]
@@ -243,6 +249,8 @@ def _load(stage: Stage, scenario: Scenario, name: str, tag: str, seed: int) -> L
     # A hostile peer's chains are asked for by its target alone: another group that missed them would
     # write them, and then hold them.
     owners = tuple(o for o in (work.peer_owners or groups) if o in {*groups, *guests} - {name})
+    if work.peer_readers is not None and name not in work.peer_readers:
+        owners = ()
     later, window = work.afterwards, scenario.window
     after_s = window[1] + JITTER_S if later and window else None
     usual_s = work.seconds if after_s is None else min(after_s, work.seconds)

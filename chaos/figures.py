@@ -7,6 +7,7 @@ from typing import Any
 from chaos.invariants.comparison import Compared
 from chaos.invariants.judge import cap_bytes
 from chaos.record import Record
+from chaos.story import story
 
 IN_TIME_MS = 10.0
 """How far beyond its deadline a read of a frozen peer may return."""
@@ -44,6 +45,7 @@ def figures(record: Record, limits: dict[str, Any], compared: Compared) -> dict[
             for p in record.passes
         ],
         "books": record.books,
+        "story": story(record),
     }
 
 

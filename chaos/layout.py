@@ -8,7 +8,7 @@ from typing import Any
 
 from chaos.load.keys import ENVELOPES
 from chaos.network.base import Network
-from chaos.scenario import Topology
+from chaos.section import Topology
 from federation.bench.groups import toml_lines
 
 BASE_LIMITS: dict[str, Any] = {
@@ -44,6 +44,8 @@ def write(topology: Topology, network: Network, folder: Path) -> None:
             "namespaces": ENVELOPES,
             "limits": {**BASE_LIMITS, **topology.limits},
         }
+        if topology.coordination != "file":
+            group["coordination"] = {"backend": topology.coordination}
         place = folder / name
         place.mkdir()
         (place / "group.toml").write_text("\n".join(toml_lines(group)) + "\n")

@@ -12,6 +12,7 @@ import psutil
 
 from chaos.invariants.bounds import held
 from chaos.record import Usage
+from chaos.story import GONE
 from chaos.topology import Stage
 
 USAGE_S = 0.25
@@ -77,8 +78,14 @@ class Monitor:
 
     async def _ask_often(self) -> None:
         while True:
+            at = time.monotonic()
             for name, status in (await self._stage.statuses()).items():
                 usage = self._usage[name]
+                for peer, state in peer_states(status):
+                    usage.peers.setdefault(peer, []).append((at, state))
+                if not status:
+                    for states in usage.peers.values():
+                        states.append((at, GONE))
                 for most, seen in (
                     (usage.guards, guard_numbers(status)),
                     (usage.held, held(status)),
@@ -86,6 +93,13 @@ class Monitor:
                     for number, value in seen:
                         most[number] = max(most.get(number, value), value)
             await asyncio.sleep(self._status_s)
+
+
+def peer_states(status: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Each peer, and how it is seen: `alive` with its breaker's state, else its own."""
+    for peer in status.get("peers", []):
+        state = str(peer.get("state", ""))
+        yield str(peer["name"]), str(peer.get("breaker", "")) if state == "alive" else state
 
 
 def guard_numbers(status: dict[str, Any]) -> Iterator[tuple[str, float]]:

@@ -62,6 +62,8 @@ class ConsoleProgress:
         word, style = ("held", "green") if result.held else ("BROKEN", "bold red")
         if result.error:
             word = "NOT RUN"
+        if result.skipped:
+            word, style = "not run", "yellow"
         at = time.monotonic() - self._began
         line = Text.assemble(
             f"{at:6.1f} s  ", (f"{word:8}", style), f"{result.name} ({result.seconds:.1f} s)"

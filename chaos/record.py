@@ -10,6 +10,7 @@ from typing import Any
 
 from chaos.load.spec import Audit, Sample, Totals
 from chaos.scenario import Scenario, Workload
+from chaos.steps import Step
 
 MOMENT_S = 0.5
 """How long a fault without a duration, such as a kill, counts as going on."""
@@ -33,6 +34,8 @@ class Usage:
     """Times it was looked at."""
     guards: dict[str, float] = field(default_factory=dict)
     """The numbers that its guards show in `status`: `peer.direction.name` to the most of each."""
+    peers: dict[str, list[tuple[float, str]]] = field(default_factory=dict)
+    """Peer to how it was seen, and when (CLOCK_MONOTONIC): its breaker's state, or why it is not asked."""
     held: dict[str, float] = field(default_factory=dict)
     """The most of each row of `chaos.invariants.bounds.BOUNDS` that its `status` showed."""
 
@@ -47,6 +50,8 @@ class Pass:
     fault_at: float = 0.0
     fault_end: float = 0.0
     end: float = 0.0
+    steps: list[tuple[Step, float]] = field(default_factory=list)
+    """What was to be broken, and when (CLOCK_MONOTONIC)."""
     samples: dict[str, list[Sample]] = field(default_factory=dict)
     totals: dict[str, Totals] = field(default_factory=dict)
     audits: dict[str, Audit] = field(default_factory=dict)
@@ -118,7 +123,9 @@ class Record:
     statuses: dict[str, dict[str, Any]] = field(default_factory=dict)
     """What the gateways said at its end."""
     books: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """What hostile peers said of themselves."""
+    """What hostile peers said of themselves, and what faults counted, under their step's word."""
+    restarts: int = 0
+    """Parts of the groups that were started anew."""
     problems: list[str] = field(default_factory=list)
     """What was not well afterwards, and did not become so in time."""
     healthy_s: float = 0.0

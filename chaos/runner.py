@@ -17,14 +17,16 @@ from typing import Any, Protocol
 from chaos.cleanup import FOLDER_PREFIX, MARK, Run, clean_up
 from chaos.errors import ChaosError
 from chaos.execution import execute
+from chaos.faults.disks import unmount_below
 from chaos.figures import figures
 from chaos.invariants.comparison import compare
 from chaos.invariants.judge import judge
 from chaos.invariants.verdict import Verdict
-from chaos.layout import BASE_LIMITS
 from chaos.network.base import Kind
 from chaos.network.choose import make
-from chaos.scenario import Scenario, Topology
+from chaos.possible import why_not
+from chaos.scenario import Scenario
+from chaos.section import Topology
 from chaos.topology import Stage
 from federation.errors import MoonmeshError
 from federation.timeouts import timeout
@@ -57,6 +59,8 @@ class Result:
     error: str = ""
     """Why it could not be run; then there are no verdicts."""
     figures: dict[str, Any] = field(default_factory=dict)
+    skipped: str = ""
+    """Why it was not run: its faults cannot be made here. It neither held nor broke."""
     repeated: bool = False
     """It broke, and was run again because a busy machine may have been the reason."""
 
@@ -68,12 +72,12 @@ class Result:
     @property
     def held(self) -> bool:
         """Whether it ran, and every invariant held."""
-        return not self.error and not self.broken
+        return not self.error and not self.skipped and not self.broken
 
     @property
     def by_time_alone(self) -> bool:
         """Whether all that broke is a matter of time, which a busy machine takes away too."""
-        return not self.error and all(v.name in TIMED for v in self.broken)
+        return not self.error and all(v.name in TIMED for v in self.broken)  # none, if skipped
 
     @property
     def again(self) -> str:
@@ -97,7 +101,8 @@ class Outcome:
     @property
     def held(self) -> bool:
         """Whether all scenarios held (each in its last run), and nothing is left."""
-        return all(r.held for r in self.results if not r.repeated) and not self.left
+        counted = [r for r in self.results if not r.repeated and not r.skipped]
+        return all(r.held for r in counted) and not self.left
 
 
 class Progress(Protocol):
@@ -121,6 +126,7 @@ class Runner:
         retries: how often a scenario is run again of which only invariants broke that depend on time.
         keep: leave the folder, to look at the logs.
         network: what lies between the gateways.
+        duration: seconds for which more rounds are begun, each with the next seed; None: `repeat` of them.
     """
 
     def __init__(
@@ -134,7 +140,9 @@ class Runner:
         port_base: int,
         progress: Progress,
         network: Kind = "loopback",
+        duration: float | None = None,
     ) -> None:
+        self._duration = duration
         self._planned = planned
         self._seed = seed
         self._repeat = repeat
@@ -186,23 +194,43 @@ class Runner:
             if not self._keep:
                 run.owns(folder)
             try:
-                for topology, planned in _by_topology(self._planned):
+                for topology, planned in _by_topology(self._possible()):
                     await self._on_topology(topology, planned, folder, run)
             finally:
                 self._outcome.left += run.end()
+                unmount_below(folder)
                 if self._keep or not self._outcome.held:
                     self._outcome.kept = folder
                 else:
                     shutil.rmtree(folder, ignore_errors=True)
 
+    def _possible(self) -> list[Planned]:
+        """What can be run here; the rest is in the report, with the reason."""
+        possible = []
+        for item in self._planned:
+            why = why_not(item.scenario, self._network)
+            if why is None:
+                possible.append(item)
+                continue
+            result = self._new(item, 0)
+            result.skipped = why
+            self._outcome.results.append(result)
+            self._progress.result(result)
+        return possible
+
     async def _on_topology(
         self, topology: Topology, planned: Sequence[Planned], folder: Path, run: Run
     ) -> None:
         stage: Stage | None = None
-        rounds = range(self._repeat)
+        rounds = range(1 if self._duration else self._repeat)
         todo = deque((item, round_, self._retries) for round_ in rounds for item in planned)
+        end = time.monotonic() + (self._duration or 0.0)
+        done = 0
         try:
-            while todo:
+            while todo or time.monotonic() < end:
+                if not todo:
+                    done += 1
+                    todo.extend((item, done, self._retries) for item in planned)
                 item, round_, retries = todo.popleft()
                 if stage is None:
                     stage, why = await self._up(topology, folder, run)
@@ -250,8 +278,8 @@ class Runner:
         return stage, ""
 
     def _new(self, item: Planned, round_: int) -> Result:
-        scenario = item.scenario
         seed = self._seed + round_
+        scenario = item.scenario.drawn(seed)
         return Result(scenario.name, scenario.summary, item.word, seed, round_, self._network)
 
     async def _down(self, stage: Stage) -> None:
@@ -259,7 +287,8 @@ class Runner:
             self._outcome.left += await stage.down()
 
     async def _one(self, stage: Stage, item: Planned, round_: int, run: str) -> Result:
-        scenario, seed = item.scenario, self._seed + round_
+        seed = self._seed + round_
+        scenario = item.scenario.drawn(seed)
         result = self._new(item, round_)
         self._progress.begin(scenario.name, round_)
         self._tags += 1
@@ -269,7 +298,7 @@ class Runner:
                 record = await execute(
                     stage, scenario, seed, f"r{self._tags}", run, self._progress.say
                 )
-            limits = {**BASE_LIMITS, **stage.topology.limits}
+            limits = stage.limits
             compared = compare(record)
             result.verdicts = judge(record, limits, compared)
             if self._keep or not result.held:

@@ -13,14 +13,18 @@ from typing import Any
 
 from chaos.errors import ChaosError
 from chaos.faults.children import Burners
+from chaos.faults.making import Making
+from chaos.load.spec import LoadSpec
 from chaos.network.base import CLEAR, Fault, Mode
-from chaos.scenario import Burn, Hostile, Link, Signal, Step
+from chaos.steps import Burn, Hostile, Link, Signal, Step, over
 from chaos.topology import Stage
 
 JITTER_S = 0.1
 """How far the seed moves a step."""
 SERVING = "serving"
 """The part that is a child of the gateway."""
+SLOWEST_MBIT = 1.0
+"""Below this a rate falls no more."""
 PART_S = 5.0
 """How long to wait for a part to run that is to get a signal."""
 
@@ -38,7 +42,8 @@ class TimeLine:
     """The steps of one pass.
 
     Args:
-        books: filled with what hostile peers say at their end.
+        books: filled with what hostile peers, and faults that count, say at their end.
+        load: of the first group's engine.
     """
 
     def __init__(
@@ -47,11 +52,25 @@ class TimeLine:
         steps: Sequence[Step],
         books: dict[str, dict[str, Any]],
         say: Callable[[str], None],
+        load: LoadSpec,
     ) -> None:
         self._stage = stage
         self._steps = steps
         self._books = books
         self._say = say
+        self._making = Making(stage, load, books, say)
+
+    async def prepare(self) -> None:
+        """Starts, before the load, what takes long to start.
+
+        Raises:
+            ChaosError: it does not start.
+        """
+        await self._making.prepare(self._steps)
+
+    async def close(self) -> None:
+        """Ends what was prepared."""
+        await self._making.close()
 
     async def run(self, begin: float) -> None:
         """Carries out all steps; returns when the last is undone.
@@ -69,10 +88,11 @@ class TimeLine:
 
     async def _step(self, step: Step, begin: float) -> None:
         await _until(begin + step.at)
-        if isinstance(step, Signal) and step.do == "kill":
+        if isinstance(step, Signal) and over(step):
             pid = await self._pid(step)
-            self._say(f"SIGKILL to {step.part} of {step.group}")
-            os.kill(pid, signal.SIGKILL)
+            number = signal.SIGKILL if step.do == "kill" else signal.SIGTERM
+            self._say(f"{number.name} to {step.part} of {step.group}")
+            os.kill(pid, number)
             return
         async with self._done(step):
             if step.lasts is None:
@@ -94,17 +114,19 @@ class TimeLine:
                     os.kill(pid, signal.SIGCONT)
         elif isinstance(step, Link):
             self._say(f"{step.mode} between {step.source} and {step.to}")
-            flapping: asyncio.Task[None] | None = None
+            changing: asyncio.Task[None] | None = None
             try:
                 if step.mode == "flap":
-                    flapping = asyncio.create_task(self._flap(step))
+                    changing = asyncio.create_task(self._flap(step))
+                elif step.mode == "fall":
+                    changing = asyncio.create_task(self._fall(step))
                 else:
                     await self._link(step, step.mode)
                 yield
             finally:
-                if flapping is not None:
-                    flapping.cancel()
-                    await asyncio.gather(flapping, return_exceptions=True)
+                if changing is not None:
+                    changing.cancel()
+                    await asyncio.gather(changing, return_exceptions=True)
                 await self._link(step, "clear")
         elif isinstance(step, Hostile):
             self._say(f"hostile peer {step.name}: {step.answer}, {step.attack}")
@@ -113,18 +135,21 @@ class TimeLine:
                 yield
             finally:
                 self._books[step.name] = await self._stage.stop_hostile(step.name)
+        elif not isinstance(step, Burn):
+            async with self._making.made(step):
+                yield
         else:
-            assert isinstance(step, Burn)
             burners = await Burners.start(step.cores, step.nice)
             self._stage.burners += burners.pids
+            self._stage.site.pin(step.group, burners.pids)
             try:
                 yield
             finally:
                 await burners.stop()
                 self._stage.burners = [p for p in self._stage.burners if p not in burners.pids]
 
-    async def _link(self, step: Link, mode: Mode) -> None:
-        fault = Fault(mode, step.mbit, step.ms, step.share) if mode != "clear" else CLEAR
+    async def _link(self, step: Link, mode: Mode, mbit: float | None = None) -> None:
+        fault = Fault(mode, mbit or step.mbit, step.ms, step.share) if mode != "clear" else CLEAR
         ways = [(step.source, step.to)] + [(step.to, step.source)] * step.both
         for source, to in ways:
             await self._stage.network.change(source, to, fault)
@@ -135,6 +160,13 @@ class TimeLine:
             await asyncio.sleep(step.ms / 1000)
             await self._link(step, "clear")
             await asyncio.sleep(step.ms / 1000)
+
+    async def _fall(self, step: Link) -> None:
+        mbit = step.mbit
+        while True:
+            await self._link(step, "rate", mbit)
+            await asyncio.sleep(step.ms / 1000)
+            mbit = max(SLOWEST_MBIT, mbit / 2)
 
     async def _pid(self, step: Signal) -> int:
         end = time.monotonic() + PART_S

@@ -16,13 +16,15 @@ import psutil
 
 from chaos.errors import ChaosError
 from chaos.faults.children import Helper
-from chaos.layout import write
+from chaos.layout import BASE_LIMITS, write
 from chaos.load.handle import EngineHandle
 from chaos.load.keys import GUEST
 from chaos.load.spec import EngineSpec
 from chaos.network.base import Network
 from chaos.record import PROBE
-from chaos.scenario import Hostile, Topology
+from chaos.section import Topology
+from chaos.site import Site
+from chaos.steps import Hostile
 from federation.bench.groups import GroupSet, moonmesh
 from federation.bench.piped import last_lines
 from federation.config import GroupFile
@@ -42,11 +44,16 @@ EXISTS_MS = 400
 class Stage:
     """A topology between `up` and `down`.
 
+    Attributes:
+        own_namespace: whether engines bring their namespace, where no group.toml has it.
+
     Args:
         folder: where everything is written; short, for the sockets' sake.
         network: between the gateways; the stage brings it up and down.
         say: told one line a step.
     """
+
+    own_namespace = False
 
     def __init__(
         self,
@@ -72,6 +79,9 @@ class Stage:
         self._epochs = 0
         self.hostile: dict[str, Helper] = {}
         """The hostile peers that are in their places."""
+        self.others: list[int] = []
+        """Processes of faults that are neither burners nor hostile peers."""
+        self.site = Site(topology, folder, network)
         self._resting: dict[str, Helper] = {}
         """Programs of hostile peers that are in nobody's way until their place is taken again: by a peer
         that need not be started then, which takes a second of CPU."""
@@ -85,23 +95,21 @@ class Stage:
             ChaosError: if that fails.
         """
         write(self.topology, self.network, self.folder)
+        await self.site.up()
         log = self.folder / "peer-init.log"
         code, _ = await asyncio.gather(
             moonmesh("peer", "init", str(self.folder), log=log, timeout=60), self.network.up()
         )
         if code != 0:
             raise ChaosError(f"moonmesh peer init failed:\n{last_lines(log)}", where=str(log))
-        configs = [self.folder / name / "group.toml" for name in self.topology.groups]
-        inside = {name: self.network.inside(name) for name in self.topology.groups}
+        configs = [self.config_path(name) for name in self.topology.groups]
+        await self.site.listen()
+        inside = {name: self.site.inside(name) for name in self.topology.groups}
         self._set = GroupSet(configs, self.folder, self._say, stop, inside)
         await self._set.up()
         if stop.is_set():
             return
-        groups = self.topology.groups
-        *opened, self.probe = await asyncio.gather(
-            *(self._open(name) for name in groups), self._open(groups[-1], PROBE)
-        )
-        self.engines = dict(zip(groups, opened, strict=True))
+        await self._open_all()
         problems = await self.problems_until_none(ALIVE_S)
         if problems:
             raise ChaosError(f"the groups are not well after the start: {'; '.join(problems)}")
@@ -138,25 +146,43 @@ class Stage:
         await asyncio.gather(*(engine.end() for engine in self.everyone().values()))
         self.engines, self.probe = {}, None
         left = await self._set.down() if self._set else []
+        await self.site.down()
         return [f"group {name}" for name in left] + await self.network.down()
 
     def everyone(self) -> dict[str, EngineHandle]:
         """The engines of the groups, and the probe."""
         return self.engines | ({PROBE: self.probe} if self.probe else {})
 
+    async def _open_all(self) -> None:
+        groups = self.topology.groups
+        *opened, self.probe = await asyncio.gather(
+            *(self._open(name) for name in groups), self._open(groups[-1], PROBE)
+        )
+        self.engines = dict(zip(groups, opened, strict=True))
+
     async def _open(self, name: str, role: str = "engine") -> EngineHandle:
         spec = EngineSpec(
-            config=str(self.folder / name / "group.toml"),
+            config=str(self.config_path(name)),
             group=name,
             block_bytes=self.topology.block_bytes,
             deadline_ms=EXISTS_MS,
+            own_namespace=self.own_namespace,
             guest=role == "engine"
             and any(GUEST in shared for shared in self.topology.hostile.values()),
         )
         log = self.folder / f"{role}-{name}.log"
-        return await EngineHandle.start(spec, log, self.network.inside(name))
+        return await EngineHandle.start(spec, log, self.site.beside(name))
 
     # What faults act on
+
+    def config_path(self, name: str) -> Path:
+        """The `group.toml` of a real group."""
+        return self.folder / name / "group.toml"
+
+    @property
+    def limits(self) -> dict[str, Any]:
+        """`[limits]` of the groups, as they run."""
+        return {**BASE_LIMITS, **self.topology.limits}
 
     def config(self, name: str) -> GroupFile:
         """Of a real group.
@@ -213,6 +239,7 @@ class Stage:
         found: list[psutil.Process] = []
         helpers = [*self.hostile.values(), *self._resting.values()]
         pids = [helper.pid for helper in helpers] + self.network.pids + self.burners
+        pids += self.others + self.site.pids
         for name in self.topology.groups:
             with contextlib.suppress(ChaosError):
                 for child in self.state(name).children.values():
@@ -223,6 +250,14 @@ class Stage:
             with contextlib.suppress(psutil.Error):
                 found.append(psutil.Process(pid))
         return found
+
+    def restarts(self) -> int:
+        """How often parts of the groups were started anew so far."""
+        count = 0
+        for name in self.topology.groups:
+            with contextlib.suppress(ChaosError):
+                count += sum(child.restarts for child in self.state(name).children.values())
+        return count
 
     def thaw(self) -> None:
         """Continues everything that may have been stopped."""

@@ -36,6 +36,9 @@ PEERS_MAX = 63
 """Peers of one group: the hellos of a full mesh grow with the square of the groups."""
 GATEWAYS_MAX = 4
 """Gateways of one group: each is greeted by every gateway of every peer, each hello interval."""
+WORKERS_MAX = 16
+"""Serving, and pulling, processes of one gateway: each has memory of its own, a serving one a client of
+Mooncake too."""
 NAMESPACES_MAX = 256
 """Namespaces of one group: each costs a log, a subscription per peer and a row in `status`."""
 
@@ -92,10 +95,38 @@ class GatewayConfig(BaseModel):
         return self
 
 
+class ServingConfig(BaseModel):
+    """`[serving]`: what peers ask."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True
+    )
+
+    workers: Annotated[int, Field(ge=1, le=WORKERS_MAX)] = 1
+    """Processes that serve peers, all at the one port: see the capacity table in docs/operations.md. What a
+    peer may have (docs/limits.md) it has of all of them together; each has `serving_memory`,
+    `serving_descriptors` and `bounce_bytes` of its own."""
+
+
+class PullingConfig(BaseModel):
+    """`[pulling]`: what comes from peers."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True
+    )
+
+    workers: Annotated[int, Field(ge=0, le=WORKERS_MAX)] = 0
+    """Processes that take blocks of peers from their connections into staging and check them; 0: the gateway
+    does that itself. All else the gateway does in any case. See the capacity table in docs/operations.md.
+    Each has connections of its own (`channels_per_peer`)."""
+
+
 class GroupFile(GroupConfig):
     """All of `group.toml`."""
 
     gateway: GatewayConfig = GatewayConfig()
+    serving: ServingConfig = ServingConfig()
+    pulling: PullingConfig = PullingConfig()
     namespaces: dict[str, Namespace] = Field(default_factory=dict)
     """Name, used in `peering.toml`, to envelope; at most 256. Names are local: peers know fingerprints."""
     limits: Limits = Field(default=Limits(), validate_default=True)

@@ -16,10 +16,15 @@ from federation.peers.arrivals import handshake_bounds, server_bounds
 from federation.peers.service import OVERSIZE_READ_FACTOR, PeerService
 from federation.private import for_this_user
 from federation.transfer.passing import Passing
-from federation.trust.credentials import EngineCredentials, TlsIdentity
+from federation.trust.credentials import (
+    EngineCredentials,
+    TlsIdentity,
+    load_engine_credentials,
+)
 
 if TYPE_CHECKING:
     from federation.following.leader import GroupService
+    from federation.peering import Membership
     from federation.transfer.handover import EngineService
     from federation.transfer.locating import RouterService
     from federation.transfer.slots import Slots
@@ -27,11 +32,14 @@ if TYPE_CHECKING:
 STOP_SECONDS = 2.0
 """Grace for calls under way when the gateway is told to stop."""
 
-_OPTIONS: list[tuple[str, Any]] = [
-    ("grpc.max_send_message_length", -1),
-    # Two gateways on one port would each get half of the calls: a second one has to fail.
-    ("grpc.so_reuseport", 0),
-]
+
+def _options(*, shared: bool = False) -> list[tuple[str, Any]]:
+    return [
+        ("grpc.max_send_message_length", -1),
+        # Two gateways on one port would each get half of the calls: a second one has to fail. The serving
+        # processes of one gateway do share it: that nobody else has it was looked at before they started.
+        ("grpc.so_reuseport", int(shared)),
+    ]
 
 
 class Endpoints:
@@ -52,7 +60,7 @@ class Endpoints:
         calls_max, bounds = server_bounds(limits, service.peers)
         server = grpc.aio.server(
             options=[
-                *_OPTIONS,
+                *_options(shared=config.serving.workers > 1),
                 *bounds,
                 (
                     "grpc.max_receive_message_length",
@@ -141,7 +149,7 @@ class Endpoints:
         limit = config.limits.control_message_bytes_max
         server = grpc.aio.server(
             options=[
-                *_OPTIONS,
+                *_options(),
                 *handshake_bounds(config.limits),
                 ("grpc.max_receive_message_length", limit),
             ]
@@ -165,3 +173,14 @@ class Endpoints:
             )
         await server.start()
         self._servers.append(server)
+
+
+def inner_credentials(config: GroupFile, member: Membership | None) -> EngineCredentials | None:
+    """For what comes, or goes, to other hosts of the group; None where nothing does.
+
+    Raises:
+        TrustError: they cannot be used.
+    """
+    if not config.gateway.engines_tcp or member is None:
+        return None
+    return load_engine_credentials(member.peering.own.credentials, config.name, "server")

@@ -43,6 +43,7 @@ def engine_side(
     copies: Copies,
     guards: Guards,
     subscriptions: Subscriptions | None,
+    slots: Slots,
     on_problem: Callable[[str], None],
 ) -> EngineSide:
     """Puts the parts together.
@@ -50,11 +51,11 @@ def engine_side(
     Args:
         copies: what is in the pool of peers' blocks.
         exported, shared: namespaces that some peer may import, and those besides that some peer exports.
+        slots: the memory of staging.
         subscriptions: what is known of peers; None for a group that runs alone.
         on_problem: told what an operator has to know.
     """
     limits = config.limits
-    slots = Slots(limits.staging_bytes)
     staging = Staging(
         bytes_max=limits.staging_bytes,
         hold=limits.staging_hold_ms / 1000,

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from federation.admin_service import AdminService
 from federation.background import Background
 from federation.config import GroupFile
-from federation.endpoints import Endpoints
+from federation.endpoints import Endpoints, inner_credentials
 from federation.engine_side import engine_side
 from federation.following.follower import Follower
 from federation.following.leader import GroupService
@@ -27,9 +27,9 @@ from federation.local_store import ADMIN_SECONDS, connect_store
 from federation.namespaces import namespaces_document
 from federation.order_file import OrderFile
 from federation.peering import Membership
-from federation.peers.child import ServingProcess
-from federation.peers.feed import Feed
 from federation.peers.load import LoadMeter
+from federation.peers.processes import ServingProcesses
+from federation.peers.pulling import staging_memory
 from federation.peers.setup import Setup
 from federation.peers.side import PeerSide, peer_side
 from federation.peers.spawn import Spawner
@@ -41,7 +41,7 @@ from federation.switchboard import Switchboard
 from federation.timeouts import unless
 from federation.transfer.copies import Copies
 from federation.transfer.staging import Staging
-from federation.trust.credentials import EngineCredentials, load_engine_credentials
+from federation.trust.credentials import EngineCredentials
 from federation.trust.handshakes import RefusalLog, StderrWatch
 from local_group.admin import AdminClient
 from local_group.holdings import Change, Holdings
@@ -93,11 +93,10 @@ class Gateway:
             on_hidden=self._hidden,
             unattested_ok=config.unattested.__contains__,
         )
-        self._feed = Feed(self._holdings, self._exported)
         self._group = GroupService(self._holdings, self._shared, self._leading)
         self._ledger: Ledger | None = None
         self._follower: Follower | None = None
-        self._serving: ServingProcess | None = None
+        self._serving: ServingProcesses | None = None
         self._lost = asyncio.Event()
         self._load = LoadMeter()
 
@@ -121,9 +120,9 @@ class Gateway:
                 epoch = leading.epoch if leading.valid() else None
                 if self._member and self._spawner:
                     self._peers = self._peer_side(self._member, epoch)
-                    serving = self._serving_process(self._member, self._spawner, self._peers)
+                    serving = self._serving_processes(self._member, self._spawner, self._peers)
                     self._switchboard.serve_by(serving)
-                    serving.start()  # it connects while we do
+                    await serving.start()  # they connect while we do
                 self._serving = serving
                 store = await connect_store(config, stop)
                 if store is None:
@@ -164,11 +163,13 @@ class Gateway:
         events = KvEvents.of(
             config, self._exported, ledger, admin, rescan=self._lost.set, on_problem=self._problem
         )
-        inner = self._inner_credentials()
+        inner = inner_credentials(config, member)
         if member:
             self._follower = self._make_follower(ledger, listings, inner)
+        slots, pulling = staging_memory(config, member, self._problem)
         side = engine_side(
             config,
+            slots=slots,
             exported=self._exported,
             shared=self._shared,
             store=store,
@@ -195,7 +196,7 @@ class Gateway:
                 "journal_bytes": lambda: ledger.journal_bytes,
                 "foreign_blocks": lambda: ledger.remembered,
                 "copies_bytes": lambda: self._copies.bytes,
-                "feed_blocks": lambda: self._feed.waiting,
+                "feed_blocks": lambda: self._serving.waiting if self._serving else 0,
                 "pulls": lambda: puller.waiting,
                 "followers_blocks": lambda: self._group.waiting,
             },
@@ -205,6 +206,7 @@ class Gateway:
             dialled=self._dialled,
             peers=peers,
             serving=serving,
+            pulling=pulling,
             switchboard=self._switchboard,
         )
         removal = Removal(store, holdings, listings.stored_keys)
@@ -219,6 +221,8 @@ class Gateway:
         )
         endpoints, start = Endpoints(), self._background.start
         try:
+            if pulling and peers:
+                pulling.start(peers.sessions.links.values())
             await listings.restore()
             if serving:
                 serving.begin()
@@ -255,6 +259,8 @@ class Gateway:
             self._group.close()
             await self._background.end()
             await puller.close()
+            if pulling:
+                await pulling.close()
             if peers:
                 await peers.sessions.close()
             await asyncio.gather(_stop(endpoints, store), *([serving.close()] if serving else []))
@@ -274,14 +280,15 @@ class Gateway:
             on_tick=self._tell_serving,
         )
 
-    def _serving_process(
+    def _serving_processes(
         self, member: Membership, spawner: Spawner, peers: PeerSide
-    ) -> ServingProcess:
-        return ServingProcess(
+    ) -> ServingProcesses:
+        return ServingProcesses(
             Setup.of(self._config, member),
             spawner,
-            self._feed,
             peers,
+            holdings=self._holdings,
+            exported=self._exported,
             gone=self._gone,
             lost=self._lost.set,
             refusals=self._refusals,
@@ -305,13 +312,6 @@ class Gateway:
         if not self._leading.valid():
             follower.follow()
         return follower
-
-    def _inner_credentials(self) -> EngineCredentials | None:
-        """For what comes, or goes, to other hosts of the group; None where nothing does."""
-        if not self._config.gateway.engines_tcp or self._member is None:
-            return None
-        folder = self._member.peering.own.credentials
-        return load_engine_credentials(folder, self._config.name, "server")
 
     # What happens by itself
 
@@ -352,9 +352,9 @@ class Gateway:
             tell_how_we_are(self._peers.gossip, self._serving, store, load, self._limits)
 
     def _moved(self, change: Change) -> None:
-        self._feed.take(change)
+        if self._serving is not None:
+            self._serving.take(change)
         self._group.take(change)
-        self._tell_serving()
 
     def _wrote(self, entries: Sequence[Entry]) -> None:
         if self._follower is not None:

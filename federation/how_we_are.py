@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from federation.limits_config import Limits
-from federation.peers.child import ServingProcess
+from federation.peers.processes import ServingProcesses
 from gossip.engine import GossipEngine
 from gossip.statement import Allowance, Health, Load
 from local_group.breaker import BreakerState
@@ -11,7 +11,7 @@ from local_group.store import StoreClient
 
 
 def tell_how_we_are(
-    gossip: GossipEngine, serving: ServingProcess, store: StoreClient, load: Load, limits: Limits
+    gossip: GossipEngine, serving: ServingProcesses, store: StoreClient, load: Load, limits: Limits
 ) -> None:
     """Puts it into the next statement."""
     reason = ""

@@ -85,6 +85,9 @@ class Limits(BaseModel):
     # Pulls and serves
     pulls_per_peer: Annotated[int, _count(1, 256)] = 8
     """Streams open to one peer. Enough to fill a link, few enough to leave others room."""
+    channels_per_peer: Annotated[int, _count(1, 16)] = 4
+    """Connections for blocks to each gateway of a peer at most, and from each process that pulls: one for
+    each serving process that the peer has. Pulls are spread over them."""
     pulls_waiting_per_peer: Annotated[int, _count(1, 65_536)] = 256
     """Pulls from one peer that run or wait for one of `pulls_per_peer`; what comes after is a miss at
     once, for its engine's deadline would pass in the queue."""
@@ -130,10 +133,10 @@ class Limits(BaseModel):
     needs 192 MiB, its own `bounce_bytes`, and 100 a block of `holdings_blocks`; the rest is what peers
     can make it use."""
     serving_descriptors: Annotated[int, _count(256, 1_048_576)] = 1024
-    """Descriptors (files and connections) open in that process: two connections a gateway of a peer, 8 to
-    each store, 40 of its own. What is left is no reservation: connections of strangers, who only connect,
-    count as well and can use all of it up. Peers then cannot connect anew until some of those end; engines,
-    and pulls of our own, go on."""
+    """Descriptors (files and connections) open in that process: two connections of each gateway of a peer (of
+    each of its processes that pull), 8 to each store, 40 of its own. What is left is no reservation:
+    connections of strangers, who only connect, count as well and can use all of it up. Peers then cannot
+    connect anew until some of those end; engines, and pulls of our own, go on."""
     serving_nice: Annotated[int, _count(0, 19)] = 5
     """Steps of niceness of that process: where CPU is short, 5 leave it a third of what the gateway
     gets."""

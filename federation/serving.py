@@ -42,6 +42,7 @@ from federation.peers.namespaces import told_to
 from federation.peers.relay import Relay
 from federation.peers.service import PeerService
 from federation.peers.setup import Setup, read_setup
+from federation.peers.wire import worker_metadata
 from federation.timeouts import unless
 from federation.transfer.server import BlockServer
 from federation.trust.handshakes import RefusalLog, StderrWatch
@@ -63,15 +64,15 @@ class Serving:
 
     Args:
         setup: what the group is to its peers.
-        leases: what was counted by the process before this one.
+        leases: what was counted by the process before this one, and is by those beside it.
     """
 
     def __init__(self, setup: Setup, leases: LeaseBook) -> None:
         self._config = config = setup.group
         self._setup = setup
         self._guards = make_guards(config, setup.callers, random.Random(), os.environ)
-        for name, page in leases.pages.items():
-            self._guards[name].incoming.carry_on(page, time.monotonic())
+        for name, book in leases.books.items():
+            self._guards[name].incoming.join(book, time.monotonic())
         self._refusals = RefusalLog()
         self._store: StoreClient | None = None
         self._service: PeerService | None = None
@@ -151,6 +152,7 @@ class Serving:
             guards=self._guards,
             refusals=self._refusals,
             told=lambda caller: told_to(caller, config),
+            worker=worker_metadata(setup.worker, config.serving.workers),
         )
         try:
             if await unless(stop, relay.may_serve()):
@@ -270,7 +272,8 @@ def main() -> int:
             return 0
         setup = read_setup(first.setup)
         restrict(setup.group.limits)
-        leases = LeaseBook(book, setup.callers)
+        workers = setup.group.serving.workers
+        leases = LeaseBook(book, setup.callers, setup.worker, workers)
         os.close(book)
         telemetry.setup("serving", setup.group.name, setup.group.trace_dir)
         asyncio.run(_run(setup, leases, end))

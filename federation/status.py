@@ -15,8 +15,9 @@ from federation.following.follower import Follower
 from federation.following.leader import GroupService
 from federation.leading import Leading
 from federation.listings import Listings
-from federation.peers.child import ServingProcess
 from federation.peers.gateways import NOT_YET
+from federation.peers.processes import ServingProcesses
+from federation.peers.pulling import PullWorkers
 from federation.peers.side import PeerSide
 from federation.switchboard import Switchboard
 from federation.transfer.puller import Puller
@@ -77,7 +78,8 @@ class StatusReport:
         listings: Listings,
         dialled: RefusalLog,
         peers: PeerSide | None,
-        serving: ServingProcess | None,
+        serving: ServingProcesses | None,
+        pulling: PullWorkers | None,
         switchboard: Switchboard,
     ) -> None:
         self._config = config
@@ -96,6 +98,7 @@ class StatusReport:
         self._dialled = dialled
         self._side = peers
         self._serving = serving
+        self._pulling = pulling
         self._switchboard = switchboard
         self._started_at = time.monotonic()
 
@@ -103,6 +106,7 @@ class StatusReport:
         """Everything, in JSON's types. Counters and refusals are the serving process's as well."""
         if self._serving is not None:
             await self._serving.refresh(REFRESH_SECONDS)
+        serving, *others = self._serving.status() if self._serving else [None]
         now = time.monotonic()
         names: dict[bytes, str] = {
             e.fingerprint(): name for name, e in self._config.namespaces.items()
@@ -118,7 +122,9 @@ class StatusReport:
             ),
             "peers": self._peers(now, names),
             "gossip": self._gossip(now),
-            "serving": self._serving.status() if self._serving else None,
+            "serving": serving,
+            "serving_others": others,
+            "pulling": self._pulling.status() if self._pulling else [],
             "refused": [asdict(entry) for entry in self._refusals.entries()],
             "not_connected": [asdict(entry) for entry in self._dialled.entries()],
             "namespaces": {

@@ -14,7 +14,7 @@ from federation.limits.guards import Guards
 from federation.limits.names import Kind
 from federation.limits.orders import Order, Orders
 from federation.order_file import OrderError, OrderFile
-from federation.peers.child import ServingProcess
+from federation.peers.processes import ServingProcesses
 from federation.peers.subscriptions import Subscriptions
 from federation.transfer.puller import Puller
 
@@ -42,7 +42,7 @@ class Switchboard:
         self._guards: Guards | None = None
         self._puller: Puller | None = None
         self._subscriptions: Subscriptions | None = None
-        self._serving: ServingProcess | None = None
+        self._serving: ServingProcesses | None = None
 
     def load(self, guards: Guards) -> None:
         """What holds from the start, before anything is exchanged."""
@@ -55,7 +55,7 @@ class Switchboard:
             log.error("%s", self.problem)
         self._apply()
 
-    def serve_by(self, serving: ServingProcess) -> None:
+    def serve_by(self, serving: ServingProcesses) -> None:
         """Has the serving process go by them too."""
         self._serving = serving
         serving.order(self.orders)

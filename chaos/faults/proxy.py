@@ -4,7 +4,7 @@ Every gateway reaches a peer through a listener of its own here, so that the two
 two groups can be broken apart: bytes that flow from A to B, whoever dialled. No privileges needed.
 
 stdin: `{"links": [{"source": A, "to": B, "listen": port, "target": port}, ...]}`, then a line a change:
-`{"source": A, "to": B, "mode": "clear"|"cut"|"reset"|"rate"|"delay", "mbit": x, "ms": x}`.
+`{"source": A, "to": B, "mode": "clear"|"cut"|"reset"|"rate"|"delay"|"jitter", "mbit": x, "ms": x}`.
 stdout: `ready`, then `ok` a change.
 
 A cut keeps the bytes, as TCP would send them again once the network is back; connections that are made
@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import random
 import socket
 import struct
 import sys
@@ -40,6 +41,8 @@ class Direction:
     mbit: float = 0.0
     delay: float = 0.0
     """Seconds."""
+    jitter: float = 0.0
+    """Seconds at most that bytes wait, each piece another time; they stay in order."""
     open: asyncio.Event = field(default_factory=asyncio.Event)
     _free_at: float = 0.0
     moved: int = 0
@@ -47,10 +50,15 @@ class Direction:
     def change(self, mode: str, mbit: float, ms: float) -> None:
         self.mode, self.mbit = mode, mbit
         self.delay = ms / 1000 if mode == "delay" else 0.0
+        self.jitter = ms / 1000 if mode == "jitter" else 0.0
         if mode == "cut":
             self.open.clear()
         else:
             self.open.set()
+
+    def wait(self) -> float:
+        """Seconds that a piece which comes now is late."""
+        return self.delay + random.uniform(0, self.jitter)
 
     async def pace(self, size: int) -> None:
         """Waits until the link has room for `size` bytes more."""
@@ -78,7 +86,7 @@ class Pump:
         sender = asyncio.create_task(self._send())
         try:
             while data := await self._reader.read(CHUNK):
-                await self._queue.put((time.monotonic() + self._way.delay, data))
+                await self._queue.put((time.monotonic() + self._way.wait(), data))
             await self._queue.put((0.0, b""))
             await sender
         finally:

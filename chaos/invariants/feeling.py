@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import statistics
 
-from chaos.invariants.parameters import Felt
+from chaos.invariants.parameters import Felt, Keeps
 from chaos.invariants.verdict import Verdict
 from chaos.load.spec import Sample
-from chaos.record import Record
+from chaos.record import SETTLED_S, Record
 
 
 def felt(record: Record, p: Felt) -> Verdict:
@@ -30,6 +30,10 @@ def felt(record: Record, p: Felt) -> Verdict:
         text = "blocks of the own groups that their Mooncake did not give in time"
         held = given_up >= p.given_up_at_least
         signs.append((held, given_up, f">= {p.given_up_at_least}", text))
+    if p.restarts_at_least is not None:
+        held = record.restarts >= p.restarts_at_least
+        text = "parts of groups were started anew"
+        signs.append((held, record.restarts, f">= {p.restarts_at_least}", text))
     return Verdict(
         name="felt",
         held=all(sign[0] for sign in signs),
@@ -42,3 +46,27 @@ def felt(record: Record, p: Felt) -> Verdict:
 def _while_it_lasted(record: Record, kind: str) -> list[Sample]:
     groups = record.scenario.topology.groups
     return [s for group in groups for s in record.fault.during(group, kind)]
+
+
+def keeps(record: Record, p: Keeps) -> Verdict:
+    """Groups beside the fault were given as many blocks a second as before it."""
+    one = record.fault
+    before = after = calls_before = calls_after = 0
+    for group in p.groups:
+        for s in one.of(group, "local", "peer"):
+            if one.begin + SETTLED_S <= s.at < one.fault_at:
+                before, calls_before = before + s.local + s.peer, calls_before + 1
+            elif one.fault_at + SETTLED_S <= s.at < one.fault_end:
+                after, calls_after = after + s.local + s.peer, calls_after + 1
+    quiet_s = one.fault_at - one.begin - SETTLED_S
+    fault_s = one.fault_end - one.fault_at - SETTLED_S
+    share = (after / fault_s) / (before / quiet_s) if before and fault_s > 0 else 0.0
+    enough = min(calls_before, calls_after) >= p.calls
+    return Verdict(
+        name="keeps",
+        held=enough and share >= p.at_least,
+        value=round(share, 3),
+        limit=f">= {p.at_least:g} of the blocks a second before the fault",
+        detail=f"{', '.join(p.groups)}: {before} blocks in {quiet_s:.1f} s, {after} in {fault_s:.1f} s"
+        + ("" if enough else f"; fewer than {p.calls} calls show nothing"),
+    )

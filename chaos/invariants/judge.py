@@ -56,6 +56,7 @@ def judge(record: Record, limits: dict[str, Any], compared: Compared) -> list[Ve
         (wanted.hits, _hits),
         (wanted.returns, _returns),
         (wanted.waits, guarding.waits),
+        (wanted.keeps, feeling.keeps),
         (wanted.local_p99, lambda _record, _p: _local_p99(compared)),
         (wanted.contained, _contained),
         (wanted.leased, lambda r, p: _leased(r, p, limits)),

@@ -99,13 +99,21 @@ class Felt(Parameters):
     """A quarter of the reads of fresh chains took so long."""
     given_up_at_least: Annotated[int, Field(ge=1)] | None = None
     """Blocks that the own Mooncake of a group had, and did not give in time."""
+    restarts_at_least: Annotated[int, Field(ge=1)] | None = None
+    """Parts of groups that were started anew, from before the fault to the end."""
 
     @model_validator(mode="after")
     def _something(self) -> Felt:
-        signs = (self.peer_hits_below, self.peer_ms_at_least, self.given_up_at_least)
+        signs = (
+            self.peer_hits_below,
+            self.peer_ms_at_least,
+            self.given_up_at_least,
+            self.restarts_at_least,
+        )
         if self.off is None and all(sign is None for sign in signs):
             raise ValueError(
-                "felt needs peer_hits_below, peer_ms_at_least or given_up_at_least, or more of them"
+                "felt needs peer_hits_below, peer_ms_at_least, given_up_at_least or "
+                "restarts_at_least, or more of them"
             )
         return self
 
@@ -122,6 +130,8 @@ class Waits(Parameters):
 
     median_ms: _Amount
     """At most so long did half of those that began while the fault lasted take."""
+    worst_ms: _Amount | None = None
+    """At most so long did each of them take."""
     calls: Annotated[int, Field(ge=1)] = 10
     """Fewer show nothing."""
 
@@ -130,7 +140,7 @@ class Booked(Parameters):
     """What a hostile peer has counted itself: what it was given, or how often it was asked."""
 
     name: str
-    """Of the hostile peer."""
+    """Of the hostile peer; or the word of a step that counts: `herd`, `squeeze`, `disk`, ..."""
     what: str
     """One of its books: `pulls`, `calls`, `served`, `bytes`, ..."""
     at_least: Annotated[int, Field(ge=0)] = 1
@@ -150,6 +160,16 @@ class Peak(Parameters):
     at_least: Annotated[int, Field(ge=0)] = 1
     """Less shows nothing."""
     at_most: Annotated[int, BeforeValidator(parse_size), Field(ge=0)]
+
+
+class Keeps(Parameters):
+    """Groups that the fault is none of the business of read as many blocks a second as before it."""
+
+    groups: Annotated[tuple[str, ...], Field(strict=False, min_length=1)]
+    at_least: _Share = 0.95
+    """Share of the blocks a second that they were given, by their group and by peers, before the fault."""
+    calls: Annotated[int, Field(ge=1)] = 100
+    """Fewer, before the fault or while it lasts, show nothing."""
 
 
 class LocalP99(Parameters):
@@ -223,6 +243,7 @@ class Invariants(BaseModel):
     felt: Felt | None = None
     hits: Hits | None = None
     waits: Waits | None = None
+    keeps: Keeps | None = None
     books: Annotated[tuple[Booked, ...], Field(strict=False)] = ()
     peaks: Annotated[tuple[Peak, ...], Field(strict=False)] = ()
     counters: Annotated[tuple[Counter, ...], Field(strict=False)] = ()

@@ -10,7 +10,7 @@ import traceback
 from typing import IO, Any
 
 from chaos.load.engine import Load
-from chaos.load.keys import DEMO, GUEST, contents
+from chaos.load.keys import DEMO, ENVELOPES, GUEST, contents
 from chaos.load.spec import EngineSpec, LoadSpec
 from federation.bench.engine import ReplayStore
 from federation.bench.engine_process import open_federated
@@ -54,6 +54,7 @@ class Engine:
             {
                 "config": self._spec.config,
                 "namespace": namespace,
+                "envelope": ENVELOPES[namespace] if self._spec.own_namespace else None,
                 "local_buffer_bytes": LOCAL_BUFFER_BYTES,
                 "deadline_ms": self._spec.deadline_ms,
             }

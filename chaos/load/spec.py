@@ -23,6 +23,8 @@ class EngineSpec(BaseModel):
     block_bytes: int
     deadline_ms: int
     """Of calls that name none."""
+    own_namespace: bool = False
+    """Whether the engine brings its namespace itself: no group.toml has it, and no peer shares it."""
     guest: bool
     """Also open a store in the guest namespace."""
 

@@ -7,11 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-Mode = Literal["clear", "cut", "reset", "rate", "delay", "loss"]
+Mode = Literal["clear", "cut", "reset", "rate", "delay", "loss", "jitter", "reorder"]
 Kind = Literal["loopback", "namespaces"]
 
 STEP = 100
 """Ports of one place."""
+COLLECTOR = 50
+"""Offset of the port where a group's collector listens."""
 PEERS = 2
 """Offset of the port where a gateway is reached by its peers."""
 
@@ -22,8 +24,9 @@ class Fault:
 
     Attributes:
         mbit: for `rate`, Mbit/s.
-        ms: for `delay`, milliseconds one way.
-        share: for `loss`, of packets.
+        ms: one way, in milliseconds: for `delay`; for `jitter` at most; for `reorder` of the packets that are
+            overtaken.
+        share: for `loss` and `reorder`, of packets.
     """
 
     mode: Mode = "clear"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -10,7 +10,9 @@ from chaos.network.base import Kind, Network, Places
 from chaos.network.loopback import Loopback, free_ports
 from chaos.network.namespaces import Namespaces
 from chaos.network.tools import why_not
-from chaos.scenario import Link, Scenario, Topology
+from chaos.scenario import Scenario
+from chaos.section import Topology
+from chaos.steps import Link
 from federation.errors import UsageError
 
 Wish = Literal["loopback", "namespaces", "auto"]
@@ -37,20 +39,16 @@ def choose(wish: Wish, say: Callable[[str], None]) -> Kind:
     return "loopback"
 
 
-def check(kind: Kind, scenarios: Iterable[Scenario]) -> None:
-    """Whether the faults of all scenarios can be made on this network.
-
-    Raises:
-        UsageError: names the first that cannot.
-    """
-    modes = {"flap", *(Loopback if kind == "loopback" else Namespaces).modes}
-    for scenario in scenarios:
-        for step in scenario.steps:
-            if isinstance(step, Link) and step.mode not in modes:
-                raise UsageError(
-                    f"{scenario.name}: {step.mode} of a link cannot be made on {kind}",
-                    hint="run it with --network namespaces, as root",
-                )
+def why_not_on(kind: Kind, scenario: Scenario) -> str | None:
+    """Why a scenario's faults cannot be made on this network; None if they can."""
+    modes = {"flap", "fall", *(Loopback if kind == "loopback" else Namespaces).modes}
+    for step in scenario.steps:
+        if isinstance(step, Link) and step.mode not in modes:
+            return (
+                f"{step.mode} of a link cannot be made on {kind} (run it with --network namespaces,"
+                " as root)"
+            )
+    return None
 
 
 def make(

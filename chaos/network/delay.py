@@ -3,7 +3,8 @@
 Packets that are routed into the device come out of it again, each so late as the direction between its
 two addresses says. So a delay acts on connections that are open as on new ones, handshakes included.
 
-stdin: a line a change, `{"source": address, "to": address, "ms": x}`. stdout: `ready`, then `ok` a change.
+stdin: a line a change, `{"source": address, "to": address, "mode": "delay"|"jitter"|"reorder", "ms": x,
+"share": x}`. stdout: `ready`, then `ok` a change.
 """
 
 from __future__ import annotations
@@ -11,12 +12,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
+import heapq
+import itertools
 import json
 import os
+import random
 import socket
 import struct
 import sys
-from collections import deque
 
 TUN = "/dev/net/tun"
 TUNSETIFF = 0x400454CA
@@ -36,16 +39,25 @@ def open_tun(name: str) -> int:
 
 
 class Line:
-    """One direction: packets leave in the order in which they came, each after its time.
+    """One direction: packets leave in the order in which they came, each after its time; but for `reorder`.
 
     A packet that comes once the delay is shorter does not overtake those that wait.
+
+    Args:
+        rng: how late each packet is, where that changes, and which ones are overtaken.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, rng: random.Random | None = None) -> None:
         self.seconds = 0.0
+        self.mode = "delay"
+        self.share = 0.0
         self.dropped = 0
+        self.overtaken = 0
+        self._rng = rng or random.Random()
         self._bytes = 0
-        self._waiting: deque[tuple[float, bytes]] = deque()
+        self._number = itertools.count()
+        self._last = 0.0
+        self._waiting: list[tuple[float, int, bytes]] = []
 
     def put(self, packet: bytes, now: float) -> None:
         """Takes a packet in, or drops it if the queue is full."""
@@ -53,13 +65,23 @@ class Line:
             self.dropped += 1
             return
         self._bytes += len(packet)
-        self._waiting.append((now + self.seconds, packet))
+        heapq.heappush(self._waiting, (self._due(now), next(self._number), packet))
+
+    def _due(self, now: float) -> float:
+        if self.mode == "reorder":
+            if self._rng.random() >= self.share:
+                return now
+            self.overtaken += 1
+            return now + self.seconds
+        late = self.seconds if self.mode == "delay" else self._rng.uniform(0, self.seconds)
+        self._last = max(self._last, now + late)
+        return self._last
 
     def take(self, now: float) -> list[bytes]:
         """The packets whose time has come."""
         due = []
         while self._waiting and self._waiting[0][0] <= now:
-            _, packet = self._waiting.popleft()
+            _, _, packet = heapq.heappop(self._waiting)
             self._bytes -= len(packet)
             due.append(packet)
         return due
@@ -80,9 +102,10 @@ class Delay:
         self._timers: dict[bytes, asyncio.TimerHandle] = {}
         loop.add_reader(descriptor, self._read)
 
-    def change(self, source: str, to: str, ms: float) -> None:
+    def change(self, source: str, to: str, mode: str, ms: float, share: float) -> None:
         """What comes from now on is so late."""
-        self._line(socket.inet_aton(source) + socket.inet_aton(to)).seconds = ms / 1000
+        line = self._line(socket.inet_aton(source) + socket.inet_aton(to))
+        line.mode, line.seconds, line.share = mode, ms / 1000, share
 
     def _line(self, way: bytes) -> Line:
         return self._lines.setdefault(way, Line())
@@ -96,8 +119,12 @@ class Delay:
             if packet[0] >> 4 != 4:
                 continue  # IPv6 neighbours that look for each other
             way = packet[12:20]
-            self._line(way).put(packet, self._loop.time())
-            if way not in self._timers:
+            line, now = self._line(way), self._loop.time()
+            first = line.next
+            line.put(packet, now)
+            if first is None or line.next != first:
+                if way in self._timers:
+                    self._timers.pop(way).cancel()
                 self._send(way)
 
     def _send(self, way: bytes) -> None:
@@ -118,7 +145,7 @@ async def _serve(device: str) -> None:
     print("ready", flush=True)
     while line := await lines.readline():
         change = json.loads(line)
-        delay.change(change["source"], change["to"], change["ms"])
+        delay.change(**change)
         print("ok", flush=True)
 
 

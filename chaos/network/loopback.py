@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from chaos.errors import ChaosError
 from chaos.faults.children import Helper
-from chaos.network.base import CLEAR, STEP, Fault, Kind, Mode, Network, Places
+from chaos.network.base import CLEAR, COLLECTOR, STEP, Fault, Kind, Mode, Network, Places
 from local_group.ports import PortUse, check_free
 from local_group.process_errors import GroupError
 
@@ -28,7 +28,9 @@ class Loopback(Network):
     """
 
     kind: ClassVar[Kind] = "loopback"
-    modes: ClassVar[frozenset[Mode]] = frozenset({"clear", "cut", "reset", "rate", "delay"})
+    modes: ClassVar[frozenset[Mode]] = frozenset(
+        {"clear", "cut", "reset", "rate", "delay", "jitter"}
+    )
 
     def __init__(self, places: Places, log: Path) -> None:
         super().__init__(places)
@@ -103,7 +105,7 @@ def free_ports(groups: Sequence[str], hostile: Sequence[str], stores: int, start
         ChaosError: there is none.
     """
     count = len(groups) + len(hostile)
-    offsets = [*range(4), *range(10, 10 + stores)]
+    offsets = [*range(6), COLLECTOR, *range(10, 10 + stores)]
     offsets += [LISTENERS + i for i in range(len(groups))]
     for base in range(start, PORTS_END - count * STEP + 1, STEP):
         ports = (base + place * STEP + offset for place in range(count) for offset in offsets)

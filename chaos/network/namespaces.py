@@ -18,6 +18,8 @@ from chaos.network.base import CLEAR, Fault, Kind, Mode, Network, Places
 from chaos.network.rules import Way
 from chaos.network.tools import PREFIX, call, inside, remove
 
+DETOURS = frozenset({"delay", "jitter", "reorder"})
+"""What is made by the process on the way."""
 FORWARD = "echo 1 > /proc/sys/net/ipv4/ip_forward"
 
 
@@ -31,7 +33,9 @@ class Namespaces(Network):
     """
 
     kind: ClassVar[Kind] = "namespaces"
-    modes: ClassVar[frozenset[Mode]] = frozenset({"clear", "cut", "reset", "rate", "delay", "loss"})
+    modes: ClassVar[frozenset[Mode]] = frozenset(
+        {"clear", "cut", "reset", "rate", "delay", "loss", "jitter", "reorder"}
+    )
 
     def __init__(
         self, places: Places, stage: str, owns: Callable[[Sequence[str]], None], log: Path
@@ -96,10 +100,11 @@ class Namespaces(Network):
             await self._undo(way, before)
             if fault.mode == "rate":
                 await self._tc(rules.limit(way, fault.mbit))
-            elif fault.mode == "delay":
+            elif fault.mode in DETOURS:
                 assert self._delay is not None
                 begin, end = way.addresses
-                await self._delay.ask({"source": begin, "to": end, "ms": fault.ms})
+                how = {"mode": fault.mode, "ms": fault.ms, "share": fault.share}
+                await self._delay.ask({"source": begin, "to": end, **how})
                 await call("ip", "-n", self._hub, "rule", "add", *rules.detour(way))
             if fault != CLEAR:
                 self._faults[way] = fault
@@ -118,7 +123,7 @@ class Namespaces(Network):
         """Takes back what is not a packet rule."""
         if fault.mode == "rate":
             await self._tc(rules.unlimit(way))
-        elif fault.mode == "delay":
+        elif fault.mode in DETOURS:
             await call("ip", "-n", self._hub, "rule", "del", *rules.detour(way))
 
     async def _ip(self, namespace: str, batch: str) -> None:

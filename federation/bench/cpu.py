@@ -16,6 +16,7 @@ ROLES: Final[Mapping[str, str]] = {
     "mooncake_client": "store",
     "federation.gateway_process": "gateway",
     "federation.serving": "serving",
+    "federation.pulling": "pulling",
 }
 """What the command line of each has in it."""
 OTHER: Final = "other"

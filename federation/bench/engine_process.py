@@ -97,7 +97,7 @@ def open_federated(settings: Mapping[str, Any]) -> ReplayStore:
     from federation.config import load_group
 
     config = load_group(Path(settings["config"]))
-    envelope = config.namespaces[settings["namespace"]]
+    envelope = settings.get("envelope") or config.namespaces[settings["namespace"]]
     store = FederatedStore()
     code = store.setup(
         config.host,

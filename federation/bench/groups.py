@@ -57,6 +57,8 @@ class Layout:
     lease_ttl_ms: int
     port_base: int
     admit: Admit = "second-hit"
+    serving_workers: int = 1
+    pulling_workers: int = 0
 
     @property
     def pool_bytes(self) -> int:
@@ -107,6 +109,8 @@ def write_groups(
         if is_federated(mode):
             admit = layout.admit if mode == "federated" else mode
             table["gateway"] = {"peering": "peering.toml", "admit": admit}
+            table["serving"] = {"workers": layout.serving_workers}
+            table["pulling"] = {"workers": layout.pulling_workers}
         paths.append(_write(folder / name, table))
     return paths
 

@@ -6,9 +6,8 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from federation.bench import pull_parts as parts
 from federation.bench.cpu import GroupProcesses, grown
@@ -21,12 +20,12 @@ from federation.bench.groups import (
     init_peers,
     write_groups,
 )
-from federation.bench.pull_figures import Measured, Outcome, figures, targets
+from federation.bench.pull_figures import Measured, Outcome, figures, targets, workers_targets
+from federation.bench.pull_options import GIB, LEASE_MS, LIMITS, PullBench, Say
 from federation.bench.pull_shaped import (
     PREFETCH_BLOCKS,
     PREFETCHES,
     SINGLES,
-    ShapedBench,
     ShapedOutcome,
     Shaper,
     measure_shaped,
@@ -35,6 +34,7 @@ from federation.bench.pull_shaped import (
     shaped_targets,
     with_shaped_groups,
 )
+from federation.bench.pull_workers import with_workers
 from federation.bench.report import Report
 from federation.bench.resources import free_port_base
 from federation.bench.session import ended_by_signals
@@ -47,50 +47,10 @@ from local_group.scheduling import one_share
 OWNER, READER = "g0", "g1"
 DIGESTS: Final = 3
 """Of each block: at its owner before it is sent, at the gateway that pulls it, and at the engine."""
-GIB: Final = 1 << 30
-LEASE_MS: Final = 500
-LIMITS: Final = {
-    "staging_bytes": 2 * GIB,
-    "staging_hold_ms": LEASE_MS,
-    "peer_leased_bytes_min": GIB,
-    "foreign_percent": 100,
-}
-"""A pull is staged whole, and gone when the next one comes; a pool as small as this one may be read whole,
-and be full of copies."""
 ASK_S: Final = 0.02
 """Between two questions to a gateway how far it is."""
 VIEW_S: Final = 30.0
 """Longest wait until the reader's gateway knows what was written."""
-
-Say = Callable[[str], None]
-Part = Literal["loopback", "shaped"]
-"""Of the bench."""
-
-
-@dataclass(frozen=True)
-class PullBench:
-    """What to measure.
-
-    Attributes:
-        rounds: pulls of all blocks, and of each part.
-        blocks, block_bytes: of one pull.
-        singles: pulls of a single block, for the time to the first.
-        port_base: free ports are looked for from here.
-        only: one part; None: all.
-        shaped: of what is measured over a link.
-    """
-
-    rounds: int = 8
-    blocks: int = 256
-    block_bytes: int = 1 << 20
-    singles: int = 3000
-    port_base: int = 7600
-    only: Part | None = None
-    shaped: ShapedBench = field(default_factory=ShapedBench)
-
-    @property
-    def pull_bytes(self) -> int:
-        return self.blocks * self.block_bytes
 
 
 def pull_report(options: PullBench, say: Say) -> tuple[Report, int]:
@@ -106,7 +66,13 @@ def pull_report(options: PullBench, say: Say) -> tuple[Report, int]:
     report.interrupted = outcome.signal != 0
     report.figures = figures(outcome, options.blocks, options.block_bytes)
     link = outcome.shaped.figures(options.shaped, options.pull_bytes)
-    report.targets = [*targets(report.figures), *shaped_targets(link)]
+    workers = outcome.workers.figures(options.block_bytes)
+    report.targets = [
+        *targets(report.figures),
+        *workers_targets(workers),
+        *shaped_targets(link),
+    ]
+    report.figures["workers"] = workers
     report.figures["shaped link"] = link
     report.notes = [
         f"The parts: a get of Mooncake at the owner, a bare gRPC stream with mTLS, {DIGESTS} digests of each "
@@ -125,9 +91,18 @@ async def _session(options: PullBench, folder: Path, outcome: Outcome, say: Say)
 
     with ended_by_signals(stopped), one_share():
         for admit in ("never", "always"):
-            if not stop.is_set() and options.only != "shaped":
+            if not stop.is_set() and options.only in (None, "loopback"):
                 await _with_groups(options, folder / admit, admit, outcome, stop, say)
-        if not stop.is_set() and options.only != "loopback":
+        if not stop.is_set() and options.only in (None, "workers"):
+            await with_workers(
+                options,
+                folder / "workers",
+                outcome.workers,
+                stop,
+                say,
+                lambda groups: _Rig(options, groups, Outcome(), stop, say),
+            )
+        if not stop.is_set() and options.only in (None, "shaped"):
             await _shaped(options, folder / "shaped", outcome.shaped, stop, say)
 
 
@@ -218,6 +193,16 @@ class _Rig:
         for worker in (writer, reader):
             worker.ready()
         return writer, reader
+
+    def reader(self, held: contextlib.ExitStack, name: str) -> Worker:
+        """One more that reads."""
+        made = self.open(held, name, parts.engine, *self._engine(READER))
+        made.ready()
+        return made
+
+    def seconds(self) -> dict[str, float]:
+        """Seconds of a processor that each kind of process has used so far."""
+        return self._processes.seconds()
 
     def config(self, group: str) -> GroupFile:
         return self._configs[group]

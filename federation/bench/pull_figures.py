@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -14,6 +15,13 @@ from federation.bench.tally import quantile
 COST_TARGET: Final = 1.15
 THROUGHPUT_TARGET: Final = 1.0
 FIRST_MS_TARGET: Final = 5.0
+WORKERS_COST_TARGET: Final = 1.1
+READERS: Final = 2
+"""Engines that pull at once, where processes are compared: one pull is one stream, of one at each end."""
+BLOCKS: Final = 128
+"""Of each such pull; two pairs of groups are there at once."""
+ARMS: Final[Mapping[str, tuple[int, int]]] = {"1 + 0": (1, 0), "1 + 1": (1, 1), "2 + 2": (2, 2)}
+"""Serving and pulling processes of each pair of groups; with none of the latter its gateway pulls."""
 GB: Final = 1e9
 DEFERRED, INSIDE = "put deferred", "put inside"
 PARTS: Final = {
@@ -50,6 +58,27 @@ class Measured:
 
 
 @dataclass
+class WorkersOutcome:
+    """Of each arm."""
+
+    arms: dict[str, Measured] = field(default_factory=dict)
+
+    def figures(self, block_bytes: int) -> dict[str, Any]:
+        """A table for each, and what one costs over the other: the median of the rounds."""
+        size = READERS * BLOCKS * block_bytes
+        found: dict[str, Any] = {name: each.figures(size) for name, each in self.arms.items()}
+        alone, few, many = (self.arms.get(name, Measured()) for name in ARMS)
+        for name, arm, base in (
+            ("cost_over_one_of_each", many, few),
+            ("cost_of_a_process_to_pull", few, alone),
+        ):
+            pairs = zip(arm.cpu_s, base.cpu_s, strict=False)  # of rounds, the last may lack one
+            if ratios := [total(one) / total(other) for one, other in pairs]:
+                found[name] = statistics.median(ratios)
+        return found
+
+
+@dataclass
 class Outcome:
     """All that was measured; the signal that ended it early, 0 for none."""
 
@@ -58,6 +87,7 @@ class Outcome:
     part: dict[str, Measured] = field(default_factory=dict)
     first_ms: list[float] = field(default_factory=list)
     shaped: ShapedOutcome = field(default_factory=ShapedOutcome)
+    workers: WorkersOutcome = field(default_factory=WorkersOutcome)
     signal: int = 0
 
 
@@ -99,3 +129,9 @@ def targets(found: dict[str, Any]) -> list[Target]:
     first = found["first_block_ms_p50"]
     made.append(Target("first block, p50", first, "<=", FIRST_MS_TARGET, "ms"))
     return made
+
+
+def workers_targets(found: Mapping[str, Any]) -> list[Target]:
+    """What they may cost."""
+    ratio = found.get("cost_over_one_of_each")
+    return [Target("2 + 2 processes: cost over 1 + 1", ratio, "<=", WORKERS_COST_TARGET)]

@@ -38,6 +38,7 @@ class AdmitOption(str, enum.Enum):
 class PartOption(str, enum.Enum):
     loopback = "loopback"
     shaped = "shaped"
+    workers = "workers"
 
 
 class PlacementOption(str, enum.Enum):
@@ -263,7 +264,8 @@ def pull(
     only: Annotated[
         PartOption | None,
         typer.Option(
-            help="One part: on the loopback, against what it is made of; or over a shaped link."
+            help="One part: on the loopback, against what it is made of; through several processes, against "
+            "one; or over a shaped link."
         ),
     ] = None,
     mbit: Annotated[
@@ -281,7 +283,8 @@ def pull(
 
     Starts its own groups in a temporary folder and always takes them down again; about two minutes.
     """
-    from federation.bench.pull import PullBench, pull_report
+    from federation.bench.pull import pull_report
+    from federation.bench.pull_options import PullBench
     from federation.bench.pull_shaped import ShapedBench
     from federation.bench.report import check_writable
 

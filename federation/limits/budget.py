@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Protocol
 
 LEASE_SLOTS = 32
@@ -78,8 +78,9 @@ class LeaseBudget:
         self._reads: deque[tuple[int, int]] = deque()  # (slot, bytes), ascending
         self._now = float("-inf")
         self._record: LeaseRecord | None = None
+        self._beside: Sequence[LeaseRecord] = ()
         self.leased = 0
-        """Bytes under lease for this peer, at most."""
+        """Bytes that this process has under lease for this peer, at most."""
 
     def __repr__(self) -> str:
         return f"LeaseBudget({self.leased} of {self.allowed} bytes)"
@@ -93,8 +94,11 @@ class LeaseBudget:
             int(self._pool * self._percent / 100), min(self._least, self._pool // POOL_PART_MAX)
         )
 
-    def carry_on(self, record: LeaseRecord, now: float) -> None:
+    def carry_on(self, record: LeaseRecord, now: float, beside: Sequence[LeaseRecord] = ()) -> None:
         """Takes over what another has counted, and writes down from here on what this one counts.
+
+        Args:
+            beside: what others count meanwhile, of the same allowance.
 
         Both have the same clock and the same lease. What lies ahead of `now` nobody can have counted.
         """
@@ -103,6 +107,7 @@ class LeaseBudget:
         self._reads.extend(sorted(read for read in record.load() if read[0] <= slot))
         self.leased = sum(size for _, size in self._reads)
         self._record = record
+        self._beside = beside
         self._expire(now)
 
     def resize(self, pool: int) -> None:
@@ -117,7 +122,8 @@ class LeaseBudget:
     def fits(self, n: int, now: float) -> bool:
         """Whether `n` bytes may be read. A single read above the whole allowance waits for no other."""
         self._expire(now)
-        return self.leased == 0 or self.leased + n <= self.allowed
+        leased = self.leased + sum(size for _, size in self._elsewhere())
+        return leased == 0 or leased + n <= self.allowed
 
     def take(self, n: int, now: float, *, forced: bool = False) -> bool:
         """Counts a read of `n` bytes, if it may be made or is `forced`."""
@@ -136,13 +142,22 @@ class LeaseBudget:
     def wait(self, n: int, now: float) -> float:
         """Seconds until `fits(n)`, if nothing else is read meanwhile."""
         self._expire(now)
-        left = self.leased
-        for slot, size in self._reads:
+        elsewhere = list(self._elsewhere())
+        left = self.leased + sum(size for _, size in elsewhere)
+        for slot, size in sorted([*self._reads, *elsewhere]):
             if left == 0 or left + n <= self.allowed:
                 break
             left -= size
             now = self._ends(slot)
         return max(0.0, now - self._now)
+
+    def _elsewhere(self) -> Iterator[tuple[int, int]]:
+        """Reads of others that are under lease. What lies ahead of now nobody can have counted."""
+        last = int(self._now // self._slot)
+        for record in self._beside:
+            for slot, size in record.load():
+                if slot <= last and self._ends(slot) > self._now:
+                    yield slot, size
 
     def _ends(self, slot: int) -> float:
         # The last lease of a slot may begin at its very end.

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Iterable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from federation.limits.shared import Count
 
 
 class Bulkhead:
@@ -16,6 +20,7 @@ class Bulkhead:
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self._lanes: Counter[Hashable] = Counter()
+        self._count: Count | None = None
 
     def __repr__(self) -> str:
         return f"Bulkhead({self.used} used, {self.limit} a lane)"
@@ -25,15 +30,22 @@ class Bulkhead:
         """Held now, over all lanes."""
         return sum(self._lanes.values())
 
+    def share(self, count: Count) -> None:
+        """Other processes hold places of it as well. For one that has a single lane."""
+        self._count = count
+        count.set(self.used)
+
     def fits(self, n: int = 1, lane: Hashable = None) -> bool:
         """Whether `n` more fit."""
-        return self._lanes[lane] + n <= self.limit
+        elsewhere = 0 if self._count is None else self._count.elsewhere()
+        return self._lanes[lane] + elsewhere + n <= self.limit
 
     def take(self, n: int = 1, lane: Hashable = None, *, forced: bool = False) -> bool:
         """Holds `n` more; False, and nothing is held, if they do not fit and are not `forced`."""
         if not forced and not self.fits(n, lane):
             return False
         self._lanes[lane] += n
+        self._tell()
         return True
 
     def give(self, n: int = 1, lane: Hashable = None) -> None:
@@ -49,6 +61,11 @@ class Bulkhead:
             self._lanes[lane] = left
         else:
             del self._lanes[lane]  # a lane that is empty costs nothing
+        self._tell()
+
+    def _tell(self) -> None:
+        if self._count is not None:
+            self._count.set(self.used)
 
 
 class Shares:

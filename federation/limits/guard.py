@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from federation.limits.bucket import TokenBucket
-from federation.limits.budget import LeaseBudget, LeaseRecord, RetryBudget, hops_allowed
+from federation.limits.budget import LeaseBudget, RetryBudget, hops_allowed
 from federation.limits.bulkhead import Bulkhead, Shares
 from federation.limits.names import Failure, GuardName, Kind
 from federation.limits.orders import AGAIN_SECONDS, Order
 from federation.limits.recent import Recent
+from federation.limits.shared import Book
 from federation.limits.ticket import Cost, Refusal, Ticket
 from federation.limits.verdict import Verdicts
 
@@ -187,10 +188,17 @@ class Guard:
         if self._parts.leases is not None:
             self._parts.leases.resize(pool)
 
-    def carry_on(self, record: LeaseRecord, now: float) -> None:
-        """See `LeaseBudget.carry_on`."""
-        if self._parts.leases is not None:
-            self._parts.leases.carry_on(record, now)
+    def join(self, book: Book, now: float) -> None:
+        """One of several processes that hold to this guard, each with a book of the same peer."""
+        parts = self._parts
+        if parts.leases is not None:
+            parts.leases.carry_on(book.leases, now, book.beside)
+        parts.streams.share(book.streams)
+        parts.requests.share(book.requests)
+        parts.request_rate.share(book.request_rate)
+        parts.hello_rate.share(book.hello_rate)
+        parts.byte_rate.share(book.byte_rate)
+        parts.catalog_rate.share(book.catalog_rate)
 
     def breaker(self, now: float) -> str:
         """closed, open or half_open."""

@@ -79,6 +79,8 @@ class Failure(str, enum.Enum):
     """The peer answered with an error."""
     UNREACHABLE = "unreachable"
     """No connection."""
+    LOST = "lost"
+    """A connection ended under a call, and another to the same gateway stands."""
     TIMEOUT = "timeout"
     """No end within the deadline."""
     STALL = "stall"
@@ -97,5 +99,5 @@ class Failure(str, enum.Enum):
     """Ended for a reason of our own: it says nothing of the peer."""
 
 
-BLAMELESS = frozenset({Failure.SHED, Failure.OURS})
+BLAMELESS = frozenset({Failure.SHED, Failure.OURS, Failure.LOST})
 """Failures that a breaker is not told of."""

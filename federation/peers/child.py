@@ -53,7 +53,7 @@ class ServingProcess:
 
     Args:
         setup: what each is told first.
-        spawner: where they come from; closed with this.
+        spawner: where they come from; closed with this. Several may have the same, and end together.
         feed: what is offered; nothing is sent of it before `begin`.
         gone: told of a block that Mooncake has not, or not as it was written: fingerprint, name, `since`, and
             whether it has other bytes.

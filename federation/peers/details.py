@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from federation.counters import COUNTER_NAMES
 from federation.trust.handshakes import ENTRIES_MAX
+from local_group.breaker import BreakerState
 from moonmesh.v1 import serving_pb2
 
 GUARDS = "guards"
@@ -24,6 +26,8 @@ DEPTH = 6
 """Tables within tables; guards have 4."""
 PULLS_MAX = 1 << 16
 """Open at once: 63 peers with 256 each have fewer."""
+_LARGEST = frozenset({"leased_bytes_allowed", "broken_promises", "paused_s"})
+"""Of a guard: what each process says of the same thing, or for itself."""
 TEXT_CHARS = 300
 NUMBER_MAX = 1 << 64
 """Beyond what any count or size is, and within what a float can hold."""
@@ -63,6 +67,28 @@ def check_report(report: serving_pb2.ServingReport) -> None:
         raise ValueError(f"{report.pulls} pulls open; {PULLS_MAX} is the limit")
     if not all(math.isfinite(each.last_at) for each in report.refused):
         raise ValueError("a refusal at no time")
+
+
+def together(parts: Sequence[Mapping[str, Any]], *, largest: bool = False) -> dict[str, Any]:
+    """How several processes guard against one peer, as one: what they count is added up.
+
+    Args:
+        largest: of each number the largest instead, as of what all say of the same thing.
+    """
+    found: dict[str, Any] = {}
+    for part in parts:
+        for name, value in part.items():
+            before = found.get(name)
+            most = largest or name in _LARGEST
+            if before is None:
+                found[name] = value
+            elif isinstance(value, dict) and isinstance(before, dict):
+                found[name] = together([before, value], largest=most)
+            elif isinstance(value, (int, float)) and isinstance(before, (int, float)):
+                found[name] = max(before, value) if most else before + value
+            elif before == BreakerState.CLOSED.value:
+                found[name] = value
+    return found
 
 
 def shortened(text: str) -> str:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
 from typing import Any
 
 import grpc
@@ -14,29 +14,26 @@ import grpc.aio
 from federation.config import Limits
 from federation.counters import counters
 from federation.errors import PeerError
-from federation.limits.errors import LateError, ShedError, StallError
+from federation.limits.errors import LateError, StallError
 from federation.limits.guard import Guard
 from federation.limits.names import GuardName
+from federation.peers.dialling import bulk_channels, control_channel
 from federation.peers.greeter import Greeter
 from federation.peers.wire import (
     CATALOG_METHOD,
     HELLO_METHOD,
     NAMESPACES_METHOD,
-    PULL_METHOD,
     DeniedError,
+    LostError,
     OversizeError,
-    RefusedError,
     SilentError,
     UnreachableError,
+    explain,
     parse,
     received,
-    retry_after,
-    sent,
 )
-from federation.telemetry import inject
-from federation.timeouts import timeout as timeout_of
 from federation.transfer.allowance import Allowance
-from federation.transfer.frames import HEADER_BYTES
+from federation.transfer.landing import Answer, Room, Way
 from federation.trust.credentials import Credentials
 from moonmesh.v1 import peer_pb2
 
@@ -46,9 +43,6 @@ NOT_YET = "not yet connected"
 DIAGNOSE_EVERY = 5.0
 """Seconds between two attempts to find out why a gateway cannot be reached."""
 DIAGNOSE_SECONDS = 3.0
-
-KEEPALIVE_MS = 10_000
-"""Between two pings on a connection; the peer's server refuses more than one in 5 s."""
 
 _READY = grpc.ChannelConnectivity.READY
 
@@ -86,11 +80,11 @@ class Gateway:
         self._credentials = credentials
         self._limits = limits
         self._guard = guard
-        self.control = self._channel(limits.control_message_bytes_max)
-        # A message may exceed its fill by a header for each block in it: see Encoder.
-        self.bulk = self._channel(
-            limits.message_bytes + HEADER_BYTES * (1 + limits.peer_request_keys_max)
-        )
+        where = (peer, address, credentials.federation, credentials.tls, limits)
+        self.control = control_channel(*where)
+        self.bulk = bulk_channels(*where)
+        self.way: Way = self.bulk
+        """How blocks come from it: over connections of this process, or of another."""
         self._answered = answered
         self._unanswered = unanswered
         self.greeter = Greeter(
@@ -149,62 +143,36 @@ class Gateway:
             call.cancel()
 
     async def pull(
-        self, raw: bytes, timeout: float, allowance: Allowance | None = None
-    ) -> AsyncGenerator[bytes, None]:
-        """The raw messages of one answer: see `federation.transfer.frames`.
-
-        While the caller looks at one message the next is on its way: gRPC's threads receive and decrypt one
-        when it is asked for.
-
-        Args:
-            allowance: what may be sent beyond the credit of the request, where it has one.
+        self,
+        raw: bytes,
+        timeout: float,
+        allowance: Allowance | None = None,
+        room: Room | None = None,
+    ) -> Answer:
+        """One answer: see `federation.transfer.landing.Way`.
 
         Raises:
             PeerError: it did not answer, or not properly, or not in time.
         """
-        telling: asyncio.Task[None] | None = None
-        call: grpc.aio.UnaryStreamCall[Any, Any] | grpc.aio.StreamStreamCall[Any, Any]
-        if allowance is None:
-            call = self.bulk.unary_stream(PULL_METHOD)(raw, timeout=timeout, metadata=inject())
-        else:
-            call = self.bulk.stream_stream(PULL_METHOD)(timeout=timeout, metadata=inject())
-            telling = asyncio.create_task(_tell(call, raw, allowance))
         stall = self._limits.peer_stall_ms / 1000
         if not self._guard.on(GuardName.STALL):
             stall = timeout
-        coming = _reading(call)
         try:
-            while True:
-                try:
-                    async with timeout_of(stall):
-                        message = await coming
-                except asyncio.TimeoutError:
-                    self._guard.refuse(GuardName.STALL, time.monotonic())
-                    raise StallError(f"nothing came for {stall:g} s", where=self.peer) from None
-                self._guard.heard(time.monotonic())
-                if message is grpc.aio.EOF:
-                    return
-                self.reason = ""  # whoever greets it, it can be reached
-                coming = _reading(call)
-                await asyncio.sleep(0)  # so that it begins
-                yield message
-        except grpc.aio.AioRpcError as error:
-            raise self._explained(error) from error
-        finally:
-            coming.cancel()
-            if telling is not None:
-                telling.cancel()
-            call.cancel()
+            async with aclosing(self.way.pull(raw, timeout, stall, allowance, room)) as messages:
+                async for message in messages:
+                    self._guard.heard(time.monotonic())
+                    self.reason = ""  # whoever greets it, it can be reached
+                    yield message
+            self._guard.heard(time.monotonic())
+        except StallError:
+            self._guard.refuse(GuardName.STALL, time.monotonic())
+            raise
+        except PeerError as error:
+            raise self._noted(error) from error
 
     async def bulk_ready(self) -> bool:
-        """Waits for the connection for blocks, `peer_connect_ms` at most; whether it stands."""
-        try:
-            async with timeout_of(self._limits.peer_connect_ms / 1000):
-                while (state := self.bulk.get_state(try_to_connect=True)) is not _READY:
-                    await self.bulk.wait_for_state_change(state)
-        except asyncio.TimeoutError:
-            return False
-        return True
+        """Waits for a connection for blocks, `peer_connect_ms` at most; whether it stands."""
+        return await self.way.ready(self._limits.peer_connect_ms / 1000)
 
     async def close(self) -> None:
         """Closes the connections; calls on them end with an error."""
@@ -212,21 +180,7 @@ class Gateway:
             self._diagnosis.cancel()
         await self.greeter.close()
         await self.control.close(None)
-        await self.bulk.close(None)
-
-    def _channel(self, message_bytes_max: int) -> grpc.aio.Channel:
-        options: list[tuple[str, Any]] = [
-            # The time between two dials grows up to the second of these; a dial has the third.
-            ("grpc.initial_reconnect_backoff_ms", self._limits.peer_redial_ms),
-            ("grpc.max_reconnect_backoff_ms", self._limits.peer_redial_max_ms),
-            ("grpc.min_reconnect_backoff_ms", self._limits.peer_connect_ms),
-            ("grpc.keepalive_time_ms", KEEPALIVE_MS),
-            # Also how long TCP waits for a word that bytes have come, before it gives them up.
-            ("grpc.keepalive_timeout_ms", self._limits.peer_unheard_ms),
-            ("grpc.max_receive_message_length", message_bytes_max),
-            ("grpc.use_local_subchannel_pool", 1),
-        ]
-        return self._credentials.dial(self.address, self.peer, options)
+        await asyncio.gather(self.bulk.close(), self.way.close())
 
     def _heard(self, raw: bytes) -> None:
         self._guard.heard(time.monotonic())
@@ -243,24 +197,21 @@ class Gateway:
         self._unanswered(error or self._not_there("no connection"))
 
     def _explained(self, error: grpc.aio.AioRpcError) -> PeerError:
-        code, details = error.code(), error.details() or ""
-        if code is grpc.StatusCode.UNAVAILABLE:
-            return self._not_there(details)
-        if code is not grpc.StatusCode.DEADLINE_EXCEEDED:
+        return self._noted(explain(error, self.peer, self._limits.peer_retry_after_max_ms))
+
+    def _noted(self, error: PeerError) -> PeerError:
+        """What a call ended with, and what that says of this gateway; the error, to be raised."""
+        if isinstance(error, LostError):
+            return error
+        if isinstance(error, UnreachableError):
+            return self._not_there(error.what)
+        if not isinstance(error, LateError):
             self._guard.heard(time.monotonic())  # an answer, of whatever kind
-        wait = retry_after(error, self._limits.peer_retry_after_max_ms)
-        if code is grpc.StatusCode.RESOURCE_EXHAUSTED and wait is not None:
-            return ShedError(f"it refuses for now: {details}", retry_after=wait, where=self.peer)
-        if code is grpc.StatusCode.RESOURCE_EXHAUSTED and "larger than max" in details:
+        if isinstance(error, OversizeError):
             counters.add("moonmesh_oversized_messages_total")
-            return OversizeError("it sent a message above the limit", where=self.peer)
-        if code is grpc.StatusCode.DEADLINE_EXCEEDED:
-            return LateError("no answer within the deadline", where=self.peer)
-        what = f"it refused: {details}" if details else f"it answered {code.name}"
-        if code is grpc.StatusCode.PERMISSION_DENIED:
-            self.reason = what
-            return DeniedError(what, where=self.peer)
-        return RefusedError(what, where=self.peer)
+        if isinstance(error, DeniedError):
+            self.reason = error.what
+        return error
 
     def _not_there(self, details: str) -> UnreachableError:
         self._diagnose()
@@ -278,30 +229,3 @@ class Gateway:
             self.reason = await self._credentials.why_not(self.address, self.peer, DIAGNOSE_SECONDS)
 
         self._diagnosis = asyncio.create_task(find_out())
-
-
-def _reading(
-    call: grpc.aio.UnaryStreamCall[Any, Any] | grpc.aio.StreamStreamCall[Any, Any],
-) -> asyncio.Task[Any]:
-    """The next message. That it failed need not be of interest to anybody."""
-
-    async def read() -> Any:
-        return await call.read()
-
-    def over(task: asyncio.Task[Any]) -> None:
-        if not task.cancelled():
-            task.exception()
-
-    task = asyncio.create_task(read())
-    task.add_done_callback(over)
-    return task
-
-
-async def _tell(
-    call: grpc.aio.StreamStreamCall[Any, Any], raw: bytes, allowance: Allowance
-) -> None:
-    """Asks for blocks, and tells what may be sent of them as that grows. Its reader sees why a call ended."""
-    with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
-        await call.write(raw)
-        async for more in allowance.messages():
-            await call.write(sent(more))

@@ -19,8 +19,9 @@ from federation.limits.orders import REASON_CHARS, SAID_HERE
 from federation.limits.ticket import Cost, Refusal, Ticket
 from federation.peers.choice import Choice
 from federation.peers.gateways import Gateway
-from federation.peers.wire import SilentError, UnreachableError, parse, received, sent
+from federation.peers.wire import LostError, SilentError, UnreachableError, parse, received, sent
 from federation.transfer.allowance import Allowance
+from federation.transfer.landing import Answer, Room
 from federation.trust.credentials import Credentials
 from moonmesh.v1 import peer_pb2
 
@@ -221,12 +222,13 @@ class PeerLink:
         raise error
 
     async def pull(
-        self, request: peer_pb2.PullRequest, timeout: float, allowance: Allowance | None = None
-    ) -> AsyncGenerator[bytes, None]:
-        """The raw messages of one answer: see `federation.transfer.frames`. The caller has the ticket.
-
-        Args:
-            allowance: what may be sent beyond the credit of the request, where it has one.
+        self,
+        request: peer_pb2.PullRequest,
+        timeout: float,
+        allowance: Allowance | None = None,
+        room: Room | None = None,
+    ) -> Answer:
+        """One answer: see `federation.transfer.landing.Way`. The caller has the ticket.
 
         Raises:
             PeerError: the peer did not answer, or not properly, or not in time.
@@ -237,13 +239,16 @@ class PeerLink:
             began = False
             left = until - time.monotonic()
             try:
-                async with aclosing(self.gateways[place].pull(raw, left, allowance)) as messages:
+                async with aclosing(
+                    self.gateways[place].pull(raw, left, allowance, room)
+                ) as messages:
                     async for message in messages:
                         began = True
                         yield message
                 return
             except (UnreachableError, StallError) as error:
-                self._missed(place, error)
+                if not isinstance(error, LostError):
+                    self._missed(place, error)
                 elsewhere = isinstance(error, UnreachableError) and place != last
                 if began or not elsewhere or time.monotonic() >= until:
                     raise

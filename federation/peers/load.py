@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from federation.counters import counters
-from federation.peers.child import ServingProcess
+from federation.peers.processes import ServingProcesses
 from gossip.statement import Load
 
 SERVED_BYTES = "moonmesh_served_bytes_total"
@@ -16,7 +16,7 @@ class LoadMeter:
         self._bytes = 0
         self._at: float | None = None
 
-    def measure(self, serving: ServingProcess, now: float) -> Load:
+    def measure(self, serving: ServingProcesses, now: float) -> Load:
         """Pulls open now, and bytes a second since the last call."""
         served = counters.snapshot().get(SERVED_BYTES, 0)
         seconds = 0.0 if self._at is None else now - self._at

@@ -61,6 +61,7 @@ class PeerService:
         guards: of all peers; what they refuse is refused here, whoever asks.
         refusals: where it is written down who was refused what.
         told: the namespaces that a caller is to share with this group, as it is told them.
+        worker: which of several serving processes this is, as metadata of each answer to a pull.
     """
 
     def __init__(
@@ -74,9 +75,11 @@ class PeerService:
         guards: Guards,
         refusals: RefusalLog,
         told: Callable[[Caller], peer_pb2.NamespacesReply],
+        worker: tuple[tuple[str, str], ...] = (),
     ) -> None:
         self._callers = callers
         self._told = told
+        self._worker = worker
         self._hellos = hellos
         self._offers = offers
         self._blocks = blocks
@@ -256,6 +259,8 @@ class PeerService:
                 await call.refuse(error.what, grpc.StatusCode.INVALID_ARGUMENT, how)
             if fingerprint not in self._callers[peer].exported:
                 await call.refuse(f"namespace {fingerprint} (pull): it may not import it")
+            if self._worker:
+                await context.send_initial_metadata(self._worker)
             with span(
                 SPAN_SERVE_PULL,
                 {"moonmesh.peer": peer, "moonmesh.keys": len(keys)},

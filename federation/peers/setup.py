@@ -29,6 +29,8 @@ class Setup:
     group: GroupFile
     callers: Callers
     tls: TlsIdentity
+    worker: int = 0
+    """Which of `serving.workers` it is."""
 
     @classmethod
     def of(cls, group: GroupFile, member: Membership) -> Setup:
@@ -43,6 +45,7 @@ def write_setup(setup: Setup) -> serving_pb2.Setup:
         # Only what was set: some settings may not be set together, whatever their values.
         group_json=setup.group.model_dump_json(exclude_unset=True),
         federation=setup.callers.federation,
+        worker=setup.worker,
         tls=serving_pb2.ServerTls(
             name=tls.name,
             ca_pem=tls.ca_pem,
@@ -69,8 +72,11 @@ def read_setup(message: serving_pb2.Setup) -> Setup:
         ValueError: it is no such message.
     """
     tls = message.tls
+    group = GroupFile.model_validate(json.loads(message.group_json))
+    if message.worker >= group.serving.workers:
+        raise ValueError(f"worker {message.worker} of {group.serving.workers}")
     return Setup(
-        GroupFile.model_validate(json.loads(message.group_json)),
+        group,
         Callers(
             message.federation,
             [
@@ -90,4 +96,5 @@ def read_setup(message: serving_pb2.Setup) -> Setup:
             tls.key_pem,
             datetime.datetime.fromtimestamp(tls.not_after, datetime.timezone.utc),
         ),
+        message.worker,
     )

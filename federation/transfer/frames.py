@@ -61,6 +61,8 @@ class Block:
     data: memoryview
     attested: bool = True
     """Whether the digest is its writer's."""
+    good: bool | None = None
+    """Whether its bytes are those of its digest, where another process has looked; None: not yet known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +188,23 @@ class Decoder:
             if self._filled == len(self._block.data):
                 done, self._block = self._block, None
                 yield done
+
+    def announced(self, message: bytes) -> list[tuple[int, int]]:
+        """The blocks that begin in `message`, index and size, before it is fed, which
+        needs memory for them.
+        As far as they make sense: what does not, `feed` finds."""
+        found, at = [], 0
+        if self._block is not None:
+            at = len(self._block.data) - self._filled
+        while at + HEADER_BYTES <= len(message):
+            _, kind, _, index, size, _ = _HEADER.unpack_from(message, at)
+            at += HEADER_BYTES
+            if kind in (Kind.BLOCK, Kind.UNATTESTED):
+                if not (index < len(self._max_sizes) and 0 < size <= self._max_sizes[index]):
+                    break
+                found.append((index, size))
+                at += size
+        return found
 
     @property
     def unfinished_bytes(self) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from contextlib import aclosing
 
 from federation.config import Limits
@@ -17,9 +17,10 @@ from federation.stopwatch import Stopwatch
 from federation.telemetry import SPAN_PEER_PULL, SPAN_TRANSFER_VERIFY, span
 from federation.transfer.ask import NobodyWaits, Wanted
 from federation.transfer.dispatch import Turn
-from federation.transfer.frames import HEADER_BYTES, Block, Decoder
+from federation.transfer.frames import HEADER_BYTES, Block, Decoder, Missing
 from federation.transfer.hedge import Hedges
 from federation.transfer.job import Job
+from federation.transfer.landing import Taken
 from federation.transfer.speed import Speeds
 from federation.transfer.staging import StagedBlock, Staging
 from federation.transfer.verify import verify
@@ -81,10 +82,14 @@ class Intake:
         claim = job.turn.claim
         timed = self.speeds.begin(source.name, began, claim.pull_class.name)
         asked_at = time.monotonic()
+        room = _Room(self._staging, source.name)
+        ended, landed = False, 0
+        untouched: Iterator[Block | Missing] = iter(())
+        """Blocks of a message that another process took apart, which nobody has looked at."""
         decoder = Decoder(
             [w.max_size for w in part],
             self._limits.message_bytes + HEADER_BYTES * (1 + len(part)),
-            lambda index, size: self._staging.reserve(size, time.monotonic(), source.name),
+            room.take,
         )
         request = peer_pb2.PullRequest(
             fingerprint=job.fingerprint,
@@ -106,9 +111,14 @@ class Intake:
             ) as here:
                 verifying = Stopwatch()
                 with interruptible() as job.stream:
-                    async with aclosing(source.pull(request, seconds, allowance)) as messages:
+                    async with aclosing(source.pull(request, seconds, allowance, room)) as messages:
                         async for message in messages:
-                            for event in decoder.feed(message):
+                            if isinstance(message, Taken):
+                                size, events = message.size, iter(message.events)
+                                untouched = events
+                            else:
+                                size, events = len(message), decoder.feed(message)
+                            for event in events:
                                 source.guard.useful(time.monotonic())
                                 if job.silent:
                                     self.hedges.came(source.name, loop.time() - began)
@@ -123,25 +133,27 @@ class Intake:
                                 if (rival := job.rival) is not None and not rival.lost:
                                     rival.lose(rival.began + owed)
                                 self.pull_ms.add(1000 * (loop.time() - began))
+                                landed += len(block.data)
                                 self._settle(job.fingerprint, wanted, block)
                             now = loop.time()
-                            timed.came(len(message), now)
+                            timed.came(size, now)
                             told = job.arrived or job.missing or now - began >= owed
                             if told and job.abandoned(now):
                                 raise NobodyWaits(job.arrived, job.missing)
-                            if pause := ticket.spend(len(message), time.monotonic()):
+                            if pause := ticket.spend(size, time.monotonic()):
                                 # Not reading slows the peer down, once its window is full.
                                 left = max(0.0, job.deadline - loop.time())
                                 await asyncio.sleep(min(pause, left))
-                            self._came(job.turn, len(message))
+                            self._came(job.turn, size)
+                            ended = message.ended if isinstance(message, Taken) else decoder.ended
                 if job.late:
                     raise LateError(f"nothing came for {owed:g} s", where=source.name)
                 if job.stream.interrupted:
                     raise NobodyWaits(job.arrived, job.missing)
-                if not decoder.ended:
+                if not ended:
                     raise PeerError("the answer was cut short", where=source.name)
                 here.set_attribute("moonmesh.blocks", job.arrived)
-                here.set_attribute("moonmesh.bytes", decoder.payload_bytes)
+                here.set_attribute("moonmesh.bytes", landed)
                 verifying.record(SPAN_TRANSFER_VERIFY, {"moonmesh.blocks": job.arrived})
         finally:
             if job.lost and job.silent:  # it would have been later still
@@ -149,6 +161,9 @@ class Intake:
             if job.arrived:
                 timed.done()
             self._staging.release(decoder.unfinished_bytes, source.name)
+            for event in untouched:
+                if isinstance(event, Block):
+                    room.give(len(event.data))
 
     def _lacks(self, job: Job, wanted: Wanted) -> None:
         """The peer says that it does not have a block."""
@@ -192,3 +207,17 @@ class Intake:
         )
         self._staging.land(staged, size)
         return staged
+
+
+class _Room:
+    """Memory of staging for what one peer sends: see `federation.transfer.landing.Room`."""
+
+    def __init__(self, staging: Staging, origin: str) -> None:
+        self._staging = staging
+        self._origin = origin
+
+    def take(self, index: int, size: int) -> memoryview | None:
+        return self._staging.reserve(size, time.monotonic(), self._origin)
+
+    def give(self, size: int) -> None:
+        self._staging.release(size, self._origin)

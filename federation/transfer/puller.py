@@ -304,7 +304,8 @@ class Puller:
             source.blame(error)
             others = True
             # A stream that was under way and broke: its peer may be there all the same.
-            same = not job.silent and Failure(error.failure) is Failure.UNREACHABLE
+            lost = Failure(error.failure) is Failure.LOST
+            same = lost or (not job.silent and Failure(error.failure) is Failure.UNREACHABLE)
         except Exception:
             # A defect of ours: whoever waits must not wait for it, nor the peer be blamed.
             counters.add("moonmesh_pull_defects_total")

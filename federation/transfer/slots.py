@@ -13,6 +13,7 @@ import os
 import secrets
 import weakref
 from collections import deque
+from collections.abc import Callable
 from typing import Final
 
 import numpy as np
@@ -33,15 +34,17 @@ class Slots:
 
     Args:
         size: bytes, rounded up to whole pages.
+        share: gives the memory's descriptor to who else may write to it, before nobody can any more.
     """
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, share: Callable[[int], None] = lambda memory: None) -> None:
         self.size = -(-size // PAGE) * PAGE
         self.name = secrets.randbits(63) | 1
         """Tells this memory from that of any other gateway, and of this one after a restart. Never 0."""
         self.fd = os.memfd_create("moonmesh-staging", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         os.ftruncate(self.fd, self.size)
         self._map = mmap.mmap(self.fd, self.size)
+        share(self.fd)
         self.lends = True
         """Whether engines may look; not where the kernel cannot keep them from writing."""
         try:

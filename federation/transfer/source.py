@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
 from typing import Protocol
 
 from federation.catalog.view import CatalogView
 from federation.errors import PeerError
 from federation.limits.guard import Guard
 from federation.transfer.allowance import Allowance
+from federation.transfer.landing import Answer, Room
 from moonmesh.v1 import peer_pb2
 
 
@@ -24,12 +24,18 @@ class Source(Protocol):
         """Epoch of the peer's newest statement."""
 
     def pull(
-        self, request: peer_pb2.PullRequest, timeout: float, allowance: Allowance | None = None
-    ) -> AsyncGenerator[bytes, None]:
-        """The raw messages of one answer. Raises PeerError (or a subclass) for every failure.
+        self,
+        request: peer_pb2.PullRequest,
+        timeout: float,
+        allowance: Allowance | None = None,
+        room: Room | None = None,
+    ) -> Answer:
+        """One answer: see `federation.transfer.landing.Way`. Raises PeerError (or a subclass) for every
+        failure but that there is no room.
 
         Args:
             allowance: what may be sent beyond the credit of the request, where it has one.
+            room: where blocks may be put, if another process reads them.
         """
 
     def blame(self, error: PeerError) -> None:

@@ -43,7 +43,10 @@ def verify(
                 f"block {key!r} is unattested, and such were not asked for", where=source.name
             )
         counters.add("moonmesh_pulled_unattested_total")
-    if block_digest(fingerprint, key, block.data) != block.digest:
+    good = block.good
+    if good is None:
+        good = block_digest(fingerprint, key, block.data) == block.digest
+    if not good:
         counters.add("moonmesh_digest_mismatch_total")
         if source.guard.on(GuardName.DIGEST):
             source.guard.refuse(GuardName.DIGEST, time.monotonic())

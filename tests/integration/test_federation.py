@@ -161,7 +161,7 @@ def test_an_evicted_block_is_a_miss_and_is_withdrawn(pair: Federation) -> None:
     write(east, keys)
     pair.wait_for_view("west", "east", held + 8)
     assert east._store is not None
-    names = [east._stored(key) for key in keys]
+    names = east._stored(keys)
     assert {o.status.value for o in east._store.remove(names, 5.0, force=True)} == {"hit"}
     assert read(west, keys) == ["miss"] * 8
     pair.wait_for_view("west", "east", held)

@@ -10,7 +10,7 @@ import pytest
 from chaos.invariants.verdict import Verdict
 from chaos.monitor import guard_numbers
 from chaos.record import Record
-from chaos.scenario import find
+from chaos.suites import find
 from federation.limits.names import GuardName
 from tests.support.groups import REPOSITORY
 from tests.unit.test_chaos_judge import FAULT, call, sound, verdict
@@ -32,6 +32,14 @@ def with_reads(*took: float) -> Record:
 )
 def test_half_of_the_reads_do_not_wait(took: tuple[float, ...], held: bool) -> None:
     assert verdict(with_reads(*took), "waits").held is held
+
+
+@pytest.mark.parametrize(("worst", "held"), [(900, True), (899, False)])
+def test_no_read_waits_longer_than_so(worst: float, held: bool) -> None:
+    record = with_reads(1, 2, 900)
+    wanted = {"median_ms": 100, "calls": 3, "worst_ms": worst}
+    record.scenario = sound(waits=wanted).scenario
+    assert verdict(record, "waits").held is held
 
 
 def test_no_reads_show_nothing() -> None:

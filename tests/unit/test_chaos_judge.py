@@ -323,3 +323,26 @@ def test_the_defaults_are_the_ones_that_always_apply() -> None:
         "leftovers",
         "local_p99",
     }
+
+
+@pytest.mark.parametrize(("share", "held"), [(1.0, True), (0.96, True), (0.9, False)])
+def test_groups_beside_the_fault_keep_their_throughput(share: float, held: bool) -> None:
+    record = sound(keeps={"groups": ["west"], "calls": 10})
+    one = record.fault
+    before = [call(BEGIN + i / 200, local=100) for i in range(200)]
+    during = [call(FAULT + i / 200, local=round(100 * share)) for i in range(200)]
+    one.samples["west"] = before + during
+    found = verdict(record, "keeps")
+    assert found.held is held
+    assert found.value == pytest.approx(share, abs=0.02)
+
+
+def test_too_few_calls_do_not_show_that_throughput_was_kept() -> None:
+    assert not verdict(sound(keeps={"groups": ["west"], "calls": 10_000}), "keeps").held
+
+
+@pytest.mark.parametrize(("restarts", "held"), [(0, False), (1, False), (2, True)])
+def test_a_restart_is_felt_where_parts_were_started_anew(restarts: int, held: bool) -> None:
+    record = sound(felt={"restarts_at_least": 2})
+    record.restarts = restarts
+    assert verdict(record, "felt").held is held

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import shutil
 import subprocess
 from pathlib import Path
@@ -14,11 +15,11 @@ from chaos.errors import ChaosError
 from chaos.network import choose as choosing
 from chaos.network import delay, rules, tools
 from chaos.network.base import Fault, Network, Places
-from chaos.network.choose import check, choose
+from chaos.network.choose import choose, why_not_on
 from chaos.network.loopback import Loopback, free_ports
 from chaos.network.namespaces import Namespaces
 from chaos.network.rules import Way
-from chaos.scenario import find, load_scenario
+from chaos.suites import find, load_scenario
 from federation.errors import UsageError
 from local_group.state import ProcessId
 
@@ -98,6 +99,28 @@ def test_packets_leave_in_order_and_never_early() -> None:
     assert line.next is None
 
 
+def test_under_jitter_packets_stay_in_order_and_under_reordering_some_are_overtaken() -> None:
+    line = delay.Line(random.Random(1))
+    line.mode, line.seconds = "jitter", 0.1
+    packets = [bytes([n]) for n in range(50)]
+    for number, packet in enumerate(packets):
+        line.put(packet, number / 1000)
+    assert line.take(0.05) != packets, "some are late"
+    line = delay.Line(random.Random(1))
+    line.mode, line.seconds = "jitter", 0.1
+    for number, packet in enumerate(packets):
+        line.put(packet, number / 1000)
+    assert line.take(1.0) == packets
+    line = delay.Line(random.Random(1))
+    line.mode, line.seconds, line.share = "reorder", 0.02, 0.2
+    for number, packet in enumerate(packets):
+        line.put(packet, number / 1000)
+    came = line.take(1.0)
+    assert came != packets
+    assert sorted(came) == packets
+    assert 3 <= line.overtaken <= 20
+
+
 def test_a_full_line_drops_what_comes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(delay, "QUEUE_BYTES", 4)
     line = delay.Line()
@@ -153,16 +176,20 @@ def test_where_it_works_auto_is_namespaces(monkeypatch: pytest.MonkeyPatch) -> N
     assert said == []
 
 
-def test_a_fault_that_a_network_cannot_make_is_refused_before_the_run() -> None:
-    lossy = [load_scenario(path) for path in find(["network/lossy-link"])]
-    check("namespaces", lossy)
-    with pytest.raises(UsageError, match="lossy-link: loss of a link cannot be made on loopback"):
-        check("loopback", lossy)
+def test_a_fault_that_a_network_cannot_make_says_which_can() -> None:
+    for name in ("lossy-link", "loss-20", "reordering"):
+        (path,) = find([f"network/{name}"])
+        scenario = load_scenario(path)
+        assert why_not_on("namespaces", scenario) is None
+        why = why_not_on("loopback", scenario)
+        assert why is not None
+        assert "of a link cannot be made on loopback (run it with --network namespaces" in why
 
 
 @pytest.mark.parametrize("kind", ["loopback", "namespaces"])
 def test_both_networks_can_make_every_fault_of_smoke(kind: choosing.Kind) -> None:
-    check(kind, [load_scenario(path) for path in find(["smoke"])])
+    for path in find(["smoke"]):
+        assert why_not_on(kind, load_scenario(path)) is None, path.stem
 
 
 def test_the_next_start_removes_namespaces_after_the_processes(

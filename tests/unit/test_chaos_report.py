@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from chaos.ablate import ablate, as_markdown
 from chaos.cli import app
 from chaos.invariants.verdict import Verdict
-from chaos.report import as_dict, read_json, show, write_json, write_junit
+from chaos.report import as_dict, read_json, show, targets, write_json, write_junit
 from chaos.runner import Outcome, Result
 from federation.errors import UsageError
 from federation.limits.names import GuardName
@@ -234,3 +234,40 @@ def test_an_unknown_scenario_is_a_usage_error() -> None:
 def test_an_unknown_guard_is_a_usage_error() -> None:
     found = CliRunner().invoke(app, ["ablate", "smoke/baseline", "--guard", "none-such"])
     assert isinstance(found.exception, UsageError)
+
+
+def test_a_run_of_all_has_targets_of_its_own() -> None:
+    kept = Verdict("keeps", True, 0.97, ">= 0.95")
+    late = Verdict("returns", False, 5.5, "5 s")
+    runs = [*suite(40), result("unaffected-pair", kept), result("partition-60", late)]
+    found = {target.name: target for target in targets(runs)}
+    assert found["scenarios that held once"].target == 35
+    assert found["scenarios that held once"].value == 41
+    assert found["bytes verified"].target == 2e9, "20 GB are of three rounds"
+    assert found["throughput of a pair of groups while a third burns, of that before"].met
+    assert found["peer hits are back after a cut of 60 s"].met is False
+    again = [result(f"other-{i}", GOOD, round_=n) for i in range(40) for n in range(3)]
+    (checked,) = (t for t in targets(again) if t.name == "bytes verified")
+    assert checked.target == 20e9
+    assert len(targets(suite(20))) == len(targets(runs)) - 2
+
+
+def test_what_cannot_be_run_here_breaks_nothing_and_is_said(tmp_path: Path) -> None:
+    skipped = result("lossy", error="")
+    skipped.figures, skipped.skipped = {}, "loss cannot be made on loopback"
+    made = Outcome(results=[*suite(20), skipped])
+    assert made.held
+    report = as_dict(made, 7)
+    (row,) = (one for one in report["scenarios"] if one["name"] == "lossy")
+    assert row["skipped"] == "loss cannot be made on loopback"
+    assert report["targets"][0]["value"] == 20
+    write_junit(report, tmp_path / "junit.xml")
+    suites = Xml.parse(tmp_path / "junit.xml").getroot()
+    assert suites.get("skipped") == "1"
+    assert suites.get("failures") == "0"
+    console = Console(file=io.StringIO(), width=200)
+    show(report, console)
+    assert isinstance(console.file, io.StringIO)
+    assert "loss cannot be made" in console.file.getvalue()
+    write_json(report, tmp_path / "report.json")
+    assert read_json(tmp_path / "report.json") == report

@@ -9,7 +9,9 @@ import pytest
 from chaos.execution import QUIET_CALLS, wants_quiet
 from chaos.invariants.parameters import Invariants
 from chaos.runner import Planned, _by_topology
-from chaos.scenario import Hostile, Scenario, find, load_scenario, suites
+from chaos.scenario import Scenario
+from chaos.steps import Hostile
+from chaos.suites import find, load_scenario, suites
 from chaos.timeline import JITTER_S, jitter
 from federation.errors import ConfigError, UsageError
 from federation.limits.names import GuardName

@@ -116,3 +116,33 @@ def test_noise_never_yields_more_than_was_asked_for(noise: bytes, sizes: list[in
     except FrameError:
         return
     assert len(noise) <= 128
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    items=st.lists(st.one_of(st.none(), st.binary(min_size=1, max_size=300)), max_size=12),
+    message_bytes=st.integers(min_value=64, max_value=512),
+)
+def test_what_a_message_begins_is_known_before_it_is_fed(
+    items: list[bytes | None], message_bytes: int
+) -> None:
+    asked: list[tuple[int, int]] = []
+
+    def memory(index: int, size: int) -> memoryview:
+        asked.append((index, size))
+        return memoryview(bytearray(size))
+
+    decoder = Decoder([300] * len(items), message_bytes + 2 * frames.HEADER_BYTES, memory)
+    for message in encode(items, message_bytes):
+        asked.clear()
+        announced = decoder.announced(message)
+        assert asked == [], "it takes nothing"
+        list(decoder.feed(message))
+        assert asked == announced
+
+
+@pytest.mark.parametrize("size", [0, 9, 0xFFFFFFFF])
+def test_no_memory_is_asked_for_what_was_not_asked_for(size: int) -> None:
+    decoder = Decoder([8, 8], 1 << 20)
+    message = header(index=0, size=4) + b"abcd" + header(index=1, size=size)
+    assert decoder.announced(message) == [(0, 4)]

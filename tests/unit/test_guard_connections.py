@@ -85,7 +85,7 @@ async def test_one_that_is_made_is_closed_when_nobody_uses_it(made: Made) -> Non
         assert await pulled(link, "absent") == 0
         states = [grpc.ChannelConnectivity.IDLE, grpc.ChannelConnectivity.TRANSIENT_FAILURE]
         await wait_for_async(
-            lambda: link.gateways[0].bulk.get_state() in states, 10, "it to be closed"
+            lambda: link.gateways[0].bulk.channels[0].get_state() in states, 10, "it to be closed"
         )
         assert await pulled(link, "absent") == 0, "on another connection"
 
@@ -110,4 +110,8 @@ async def test_one_whose_other_end_answers_pings_stays_open(
         assert await pulled(link, "absent") == 0
         with pytest.raises(asyncio.TimeoutError):
             async with timeout(1.5):
-                await link.gateways[0].bulk.wait_for_state_change(grpc.ChannelConnectivity.READY)
+                await (
+                    link.gateways[0]
+                    .bulk.channels[0]
+                    .wait_for_state_change(grpc.ChannelConnectivity.READY)
+                )

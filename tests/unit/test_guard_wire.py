@@ -225,7 +225,12 @@ async def test_what_cannot_be_opens_the_owners_breaker(
     async with linked(east, made) as link:
         for _ in range(3):
             with pytest.raises(grpc.aio.AioRpcError):
-                await link.gateways[0].bulk.unary_stream(PULL_METHOD)(raw, timeout=5).read()
+                await (
+                    link.gateways[0]
+                    .bulk.channels[0]
+                    .unary_stream(PULL_METHOD)(raw, timeout=5)
+                    .read()
+                )
         if not counts:
             assert await pulled(link, "absent") == 0
             return
@@ -315,7 +320,8 @@ async def test_calls_without_a_request_take_no_place_of_another_peer(made: Made)
         link_to(address, made, "north") as north,
     ):
         calls = [
-            west.gateways[0].bulk.stream_stream(PULL_METHOD)(never()) for _ in range(2 * places)
+            west.gateways[0].bulk.channels[0].stream_stream(PULL_METHOD)(never())
+            for _ in range(2 * places)
         ]
         reads = [asyncio.ensure_future(call.read()) for call in calls]
         refused = 2 * places - 16
@@ -331,6 +337,6 @@ async def test_calls_without_a_request_take_no_place_of_another_peer(made: Made)
 async def test_a_request_that_does_not_come_is_not_waited_for(made: Made) -> None:
     east = East(made, peer_stall_ms=100)
     async with linked(east, made) as link:
-        call = link.gateways[0].bulk.stream_stream(PULL_METHOD)(never())
+        call = link.gateways[0].bulk.channels[0].stream_stream(PULL_METHOD)(never())
         with pytest.raises(grpc.aio.AioRpcError, match="no request came"):
             await asyncio.wait_for(call.read(), 5)

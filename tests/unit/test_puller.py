@@ -20,6 +20,7 @@ from federation.limits.ticket import Ticket
 from federation.transfer.allowance import Allowance
 from federation.transfer.fair import PullClass
 from federation.transfer.frames import Encoder
+from federation.transfer.landing import Answer, Room
 from federation.transfer.puller import Ask, Puller
 from federation.transfer.slots import Slots
 from federation.transfer.staging import StagedBlock, Staging
@@ -42,12 +43,7 @@ Script = Callable[[peer_pb2.PullRequest], AsyncGenerator[bytes, None]]
 class FakeSource:
     """A peer in memory. `held` is what it has; `script` may replace its answer."""
 
-    def __init__(
-        self,
-        name: str,
-        held: Sequence[str],
-        script: Script | None = None,
-    ) -> None:
+    def __init__(self, name: str, held: Sequence[str], script: Script | None = None) -> None:
         self.name = name
         self.held = set(held)
         self.epoch = 3
@@ -59,8 +55,12 @@ class FakeSource:
         """Of the latest pull."""
 
     async def pull(
-        self, request: peer_pb2.PullRequest, timeout: float, allowance: Allowance | None = None
-    ) -> AsyncGenerator[bytes, None]:
+        self,
+        request: peer_pb2.PullRequest,
+        timeout: float,
+        allowance: Allowance | None = None,
+        room: Room | None = None,
+    ) -> Answer:
         self.requests.append(list(request.keys))
         self.asked.append(request)
         self.timeout = timeout

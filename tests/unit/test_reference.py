@@ -21,9 +21,9 @@ from tests.support.groups import REPOSITORY, write_group
 PACKAGES = ("federation", "local_group", "gossip")
 OPERATIONS = (REPOSITORY / "docs" / "operations.md").read_text("utf-8")
 UNITS = {
-    "blocks", "bytes", "calls", "changes", "descriptors", "entries", "failures", "groups", "hellos", "keys",
-    "minutes", "ms", "percent",
-    "pulls", "port", "ranks", "requests", "retries", "steps", "stores", "streams",
+    "blocks", "bytes", "calls", "changes", "connections", "descriptors", "entries", "failures",
+    "groups", "hellos", "keys", "minutes", "ms", "percent",
+    "processes", "pulls", "port", "ranks", "requests", "retries", "steps", "stores", "streams",
     "tokens",
 }  # fmt: skip
 """The words with which a whole number's docstring may begin."""

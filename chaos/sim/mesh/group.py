@@ -13,11 +13,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+import grpc.aio
+
 from chaos.sim.keys import CheapKey
 from chaos.sim.mesh.client import Mooncake, SimAdmin, SimStore
 from chaos.sim.mesh.loop import Node
 from chaos.sim.mesh.rpc import SimChannel
-from chaos.sim.mesh.server import Handle
+from chaos.sim.mesh.server import Handle, Servers
 from chaos.sim.mesh.serving import SimServing, SimSpawner
 from chaos.sim.mesh.store import Pool
 from federation.config import GroupFile
@@ -28,13 +30,13 @@ from federation.limits.guards import make_guards
 from federation.listings import Listings
 from federation.order_file import OrderFile
 from federation.peering import Membership, OwnConfig, PeerConfig, Peering, Sharing
-from federation.peers.child import ServingProcess
-from federation.peers.feed import Feed
+from federation.peers.processes import ServingProcesses
 from federation.peers.setup import Setup
 from federation.peers.side import PeerSide, peer_side
 from federation.removal import Removal
 from federation.switchboard import Switchboard
 from federation.transfer.copies import Copies
+from federation.transfer.slots import Slots
 from federation.trust.credentials import Credentials, TlsIdentity
 from federation.trust.handshakes import RefusalLog
 from gossip.statement import Load
@@ -63,6 +65,19 @@ class SimKey(CheapKey):
         return self
 
 
+class SimTls(TlsIdentity):
+    """The same of its certificate."""
+
+    def __init__(self, group: SimGroup) -> None:
+        end = datetime.datetime(2100, 1, 1, tzinfo=datetime.timezone.utc)
+        super().__init__(group.name, b"", b"", b"", end)
+        object.__setattr__(self, "_servers", group.world.servers)
+
+    def dial(self, address: str, options: Sequence[tuple[str, Any]]) -> grpc.aio.Channel:
+        servers: Servers = getattr(self, "_servers")  # noqa: B009
+        return cast(grpc.aio.Channel, SimChannel(servers, address, options, self.name))
+
+
 class SimCredentials:
     """Who a group is, and the way to its peers: `federation.trust.credentials.Credentials`."""
 
@@ -71,11 +86,7 @@ class SimCredentials:
         self.group = group.name
         self.federation = group.world.federation
         self.signing_key = group.key
-        end = datetime.datetime(2100, 1, 1, tzinfo=datetime.timezone.utc)
-        self.tls = TlsIdentity(group.name, b"", b"", b"", end)
-
-    def dial(self, address: str, peer: str, options: Sequence[tuple[str, Any]]) -> SimChannel:
-        return SimChannel(self._group.world.servers, address, options, self.group)
+        self.tls = SimTls(group)
 
     async def why_not(self, address: str, peer: str, seconds: float) -> str:
         return f"{address} does not answer"
@@ -229,7 +240,6 @@ class SimGateway:
             on_hidden=self._hidden,
             unattested_ok=config.unattested.__contains__,
         )
-        self.feed = Feed(self.holdings, self._exported)
         self._lost = asyncio.Event()
         self.spawner = SimSpawner(group)
         self.peers: PeerSide = peer_side(
@@ -242,7 +252,7 @@ class SimGateway:
             on_problem=self._problem,
             on_tick=self._tell_serving,
         )
-        self.serving: ServingProcess | None = None
+        self.serving: ServingProcesses | None = None
         self.switchboard = Switchboard(group.orders)
         self.switchboard.load(self.guards)
         self.store = SimStore(group.mooncake, random.Random(), config.limits.bounce_bytes)
@@ -257,18 +267,19 @@ class SimGateway:
     async def run(self) -> None:
         """As `federation.gateway.Gateway.run`, without its end: it is killed."""
         group, config, limits = self.group, self._config, self._limits
-        serving = self.serving = ServingProcess(
+        serving = self.serving = ServingProcesses(
             Setup.of(config, group.member),
             self.spawner.as_spawner(),
-            self.feed,
             self.peers,
+            holdings=self.holdings,
+            exported=self._exported,
             gone=self._gone,
             lost=self._lost.set,
             refusals=self.refusals,
             on_problem=self._problem,
         )
         self.switchboard.serve_by(serving)
-        serving.start()
+        await serving.start()
         admin = cast(AdminClient, SimAdmin(group.mooncake))
         listings = Listings(
             self.ledger,
@@ -286,6 +297,7 @@ class SimGateway:
             ledger=self.ledger,
             copies=self.copies,
             guards=self.guards,
+            slots=Slots(limits.staging_bytes),
             subscriptions=self.peers.sessions.subscriptions,
             on_problem=self._problem,
         )
@@ -305,18 +317,18 @@ class SimGateway:
         ]
         await asyncio.gather(*parts)
 
-    async def _speak(self, serving: ServingProcess) -> None:
+    async def _speak(self, serving: ServingProcesses) -> None:
         await serving.listening()
         self._say_how_we_are(serving)
         await self.peers.sessions.run()
 
-    async def _housekeeping(self, side: EngineSide, serving: ServingProcess) -> None:
+    async def _housekeeping(self, side: EngineSide, serving: ServingProcesses) -> None:
         while True:
             side.staging.expire(time.monotonic())
             self._say_how_we_are(serving)
             await asyncio.sleep(HOUSEKEEPING_SECONDS)
 
-    def _say_how_we_are(self, serving: ServingProcess) -> None:
+    def _say_how_we_are(self, serving: ServingProcesses) -> None:
         load = Load(
             serving.pulls, 0
         )  # its bytes a second are counted by process, and here all are one
@@ -341,8 +353,8 @@ class SimGateway:
     # As in production
 
     def _moved(self, change: Change) -> None:
-        self.feed.take(change)
-        self._tell_serving()
+        if self.serving is not None:
+            self.serving.take(change)
 
     def _hidden(self, change: Change) -> None:
         self.copies.follow(self.holdings, change.fingerprint, change.name)

@@ -145,6 +145,9 @@ class SimCall:
             raise self._error
         return raw
 
+    async def initial_metadata(self) -> tuple[tuple[str, str], ...]:
+        return ()  # nothing that is simulated says anything in it
+
     def __aiter__(self) -> AsyncIterator[bytes]:
         return self._all()
 

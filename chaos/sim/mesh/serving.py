@@ -55,8 +55,8 @@ class SimServing:
         config = group.config
         self.callers = Callers.of(group.member)
         self.guards = make_guards(config, self.callers, random.Random(), {})
-        for name, page in LeaseBook(book, self.callers).pages.items():
-            self.guards[name].incoming.carry_on(page, time.monotonic())
+        for name, counts in LeaseBook(book, self.callers).books.items():
+            self.guards[name].incoming.join(counts, time.monotonic())
         os.close(book)
         self.refusals = RefusalLog()
         self.store: SimStore | None = None

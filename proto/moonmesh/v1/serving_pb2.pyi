@@ -28,16 +28,18 @@ class ToServing(_message.Message):
     def __init__(self, snapshot_begin: _Optional[_Union[SnapshotBegin, _Mapping]] = ..., blocks: _Optional[_Union[OfferedBlocks, _Mapping]] = ..., snapshot_end: _Optional[_Union[SnapshotEnd, _Mapping]] = ..., greeting: _Optional[_Union[_peer_pb2.HelloReply, _Mapping]] = ..., verdict: _Optional[_Union[Verdict, _Mapping]] = ..., ping: _Optional[_Union[Ping, _Mapping]] = ..., setup: _Optional[_Union[Setup, _Mapping]] = ..., orders: _Optional[_Union[Orders, _Mapping]] = ...) -> None: ...
 
 class Setup(_message.Message):
-    __slots__ = ("group_json", "federation", "tls", "callers")
+    __slots__ = ("group_json", "federation", "tls", "callers", "worker")
     GROUP_JSON_FIELD_NUMBER: _ClassVar[int]
     FEDERATION_FIELD_NUMBER: _ClassVar[int]
     TLS_FIELD_NUMBER: _ClassVar[int]
     CALLERS_FIELD_NUMBER: _ClassVar[int]
+    WORKER_FIELD_NUMBER: _ClassVar[int]
     group_json: str
     federation: str
     tls: ServerTls
     callers: _containers.RepeatedCompositeFieldContainer[Caller]
-    def __init__(self, group_json: _Optional[str] = ..., federation: _Optional[str] = ..., tls: _Optional[_Union[ServerTls, _Mapping]] = ..., callers: _Optional[_Iterable[_Union[Caller, _Mapping]]] = ...) -> None: ...
+    worker: int
+    def __init__(self, group_json: _Optional[str] = ..., federation: _Optional[str] = ..., tls: _Optional[_Union[ServerTls, _Mapping]] = ..., callers: _Optional[_Iterable[_Union[Caller, _Mapping]]] = ..., worker: _Optional[int] = ...) -> None: ...
 
 class ServerTls(_message.Message):
     __slots__ = ("name", "ca_pem", "cert_pem", "key_pem", "not_after")

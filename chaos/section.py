@@ -1,0 +1,94 @@
+"""What the tables of a scenario file have in common, and `[topology]`: what runs."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from local_group.config import MIB, parse_size
+
+LINE_S = 120.0
+"""Longest time line: what needs more is a soak, and no scenario."""
+
+GroupName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,30}$")]
+Seconds = Annotated[float, Field(strict=False, ge=0, le=LINE_S)]
+Size = Annotated[int, BeforeValidator(parse_size)]
+
+
+class Section(BaseModel):
+    """A table of a scenario: frozen, and nothing unknown in it."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True
+    )
+
+
+class Topology(Section):
+    """What runs. Scenarios with the same topology share one that is up."""
+
+    groups: Annotated[tuple[GroupName, ...], Field(strict=False, min_length=1, max_length=8)]
+    """Real groups: master, stores, gateway, and one engine process each."""
+    hostile: dict[GroupName, Annotated[tuple[str, ...], Field(strict=False)]] = {}
+    """Places for hostile peers: name to the namespaces that they may export and import."""
+    elsewhere: Annotated[tuple[GroupName, ...], Field(strict=False)] = ()
+    """Peers that somebody else runs: orders about them can be given."""
+    stores: Annotated[int, Field(ge=1, le=8)] = 1
+    dram: Size = 256 * MIB
+    """Of each store."""
+    lease_ttl_ms: Annotated[int, Field(ge=100, le=60_000)] = 2000
+    block_bytes: Size = 64 * 1024
+    limits: dict[str, int | str] = {}
+    """`[limits]` of every group."""
+    coordination: Literal["file", "etcd"] = "file"
+    """`[coordination]` of every group; `etcd`: a managed one each."""
+    disk: Literal["shared", "own", "faulty"] = "shared"
+    """Of every group's data. `own`: a small file system each; needs root. `faulty`: the journal and the
+    files of coordination are on one that can be told to fail; needs FUSE."""
+    clock: bool = False
+    """Whether the wall clock of the groups' processes can be set; needs a C compiler."""
+    collector: bool = False
+    """Whether all groups send their spans to a collector."""
+    cores: dict[GroupName, Annotated[tuple[int, ...], Field(strict=False, min_length=1)]] = {}
+    """Group to the cores that its processes and its engine may use; all without."""
+
+    @model_validator(mode="after")
+    def _names(self) -> Topology:
+        everyone = [*self.groups, *self.hostile, *self.elsewhere]
+        for name in everyone:
+            if everyone.count(name) > 1:
+                raise ValueError(f"the topology has {name!r} twice")
+        for name, namespaces in self.hostile.items():
+            check_namespaces(namespaces, f"the place {name!r}")
+        for name in self.cores:
+            check_one_of(name, self.groups, "cores")
+        return self
+
+    @property
+    def identity(self) -> str:
+        """Equal for topologies that can be shared."""
+        return self.model_dump_json()
+
+
+def check_one_of(name: str, known: Collection[str], where: str) -> None:
+    """Whether there is such a name.
+
+    Raises:
+        ValueError: there is not; says which there are.
+    """
+    if name not in known:
+        there = f"known here: {', '.join(sorted(known))}" if known else "the topology has none"
+        raise ValueError(f"{where}: there is no {name!r} ({there})")
+
+
+def check_namespaces(names: Iterable[str], where: str) -> None:
+    """Whether the load has such namespaces.
+
+    Raises:
+        ValueError: one it has not.
+    """
+    from chaos.load.keys import ENVELOPES  # only here: it loads what `chaos list` can do without
+
+    for name in names:
+        check_one_of(name, ENVELOPES, f"{where}: namespace")
