@@ -14,9 +14,9 @@ from federation.transfer.fair import PullClass
 from federation.transfer.schedule import LOWER_BLOCKS_MAX
 from moonmesh.v1 import peer_pb2
 from tests.support.catalogs import view_of
+from tests.support.peers_in_memory import FP, KEYS, Bench, FakeSource, data_of
 from tests.support.wait import wait_for_async
 from tests.unit.test_hedge import ALL, after, closing
-from tests.unit.test_puller import FP, KEYS, Bench, FakeSource, data_of
 
 
 async def test_a_lower_class_asks_bit_by_bit_and_a_first_token_for_all() -> None:
