@@ -163,7 +163,7 @@ async def test_the_rest_of_a_stream_that_ended_in_its_time_is_asked_for_anew() -
         assert await hurried.block(0, now + 5.0) is not None
         assert east.timeout <= 0.1
         patient = bench.ask(timeout=5.0)
-        assert await hurried.block(1, now + 0.11) is None
+        assert await hurried.block(1, now + 0.05) is None
         hurried.leave()
         assert await bench.collect(patient) == ALL
         assert east.requests == [KEYS, KEYS[1:]]
