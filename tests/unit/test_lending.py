@@ -56,6 +56,7 @@ class Gateway:
             exported=[FP],
             ledger=None,  # type: ignore[arg-type]
             puller=self,  # type: ignore[arg-type]
+            promise=lambda fingerprint, key: True,
             given=lambda block, before: self.given.append(block.key),
             read_on=lambda fingerprint, before: None,
             prefetched=lambda block, before: None,
