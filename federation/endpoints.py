@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from federation.transfer.handover import EngineService
     from federation.transfer.locating import RouterService
     from federation.transfer.slots import Slots
+    from local_group.store import StoreClient
 
 STOP_SECONDS = 2.0
 """Grace for calls under way when the gateway is told to stop."""
@@ -137,11 +138,13 @@ class Endpoints:
         """Says NOT_SERVING from now on."""
         await self._health.enter_graceful_shutdown()
 
-    async def stop(self) -> None:
-        """Closes all servers; calls under way have a grace of `STOP_SECONDS`."""
+    async def stop(self, store: StoreClient | None = None) -> None:
+        """Closes all servers; calls under way have a grace of `STOP_SECONDS`. Then their store."""
         if self._passing is not None:
             await self._passing.close()
         await asyncio.gather(*(server.stop(STOP_SECONDS) for server in self._servers))
+        if store is not None:
+            await asyncio.to_thread(store.close)
 
     def _engine_server(
         self, config: GroupFile, service: EngineService, router: RouterService

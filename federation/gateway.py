@@ -41,8 +41,10 @@ from federation.switchboard import Switchboard
 from federation.timeouts import unless
 from federation.transfer.copies import Copies
 from federation.transfer.staging import Staging
+from federation.trial_watch import TrialWatch
 from federation.trust.credentials import EngineCredentials
 from federation.trust.handshakes import RefusalLog, StderrWatch
+from federation.watchdog import StallBook
 from local_group.admin import AdminClient
 from local_group.holdings import Change, Holdings
 from local_group.journal import Entry, Journal
@@ -61,6 +63,8 @@ class Gateway:
         config: the group.
         member: its place in the federation; None for a group that runs alone.
         spawner: where its serving process comes from; for a member only.
+        stalls: what its event loop was held up by.
+        trials: whether what `member` goes by is on trial.
     """
 
     def __init__(
@@ -68,11 +72,15 @@ class Gateway:
         config: GroupFile,
         member: Membership | None,
         spawner: Spawner | None,
+        stalls: StallBook,
+        trials: TrialWatch,
     ) -> None:
         self._config = config
         self._limits = config.limits
         self._member = member
         self._spawner = spawner
+        self._stalls = stalls
+        self._trials = trials
         names = [peer.name for peer in member.peering.peers] if member else []
         self._guards = make_guards(config, names, random.Random(), os.environ)
         self._refusals = RefusalLog()
@@ -109,6 +117,8 @@ class Gateway:
         config, serving = self._config, None
         leading = self._leading
         self._switchboard.load(self._guards)
+        on_trial = self._trials.run(lambda: self._peers.alive() if self._peers else ())
+        self._background.start(on_trial)
         admin = AdminClient(config.admin_url, ADMIN_SECONDS)
         pool = None
         if self._member and has_places(config):
@@ -208,6 +218,8 @@ class Gateway:
             serving=serving,
             pulling=pulling,
             switchboard=self._switchboard,
+            stalls=self._stalls,
+            trials=self._trials,
         )
         removal = Removal(store, holdings, listings.stored_keys)
         purge = Purge(removal=removal, holdings=holdings, staging=staging)
@@ -252,6 +264,7 @@ class Gateway:
             if pool:
                 start(pool.run())
             await endpoints.ready()
+            self._trials.ready = True
             log.info("group %s serves: %s", config.name, self._leading.role)
             await stop.wait()
         finally:
@@ -263,7 +276,8 @@ class Gateway:
                 await pulling.close()
             if peers:
                 await peers.sessions.close()
-            await asyncio.gather(_stop(endpoints, store), *([serving.close()] if serving else []))
+            # Beside the serving process's end: Mooncake takes most of a second to let go of either.
+            await asyncio.gather(endpoints.stop(store), *([serving.close()] if serving else []))
             await ledger.close()
 
     # Parts
@@ -382,9 +396,3 @@ class Gateway:
     def _problem(self, what: str) -> None:
         log.warning("%s", what)
         self._problems.note(what)
-
-
-async def _stop(endpoints: Endpoints, store: StoreClient) -> None:
-    """Beside the serving process's end: Mooncake takes most of a second to let go of either."""
-    await endpoints.stop()
-    await asyncio.to_thread(store.close)

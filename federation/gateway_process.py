@@ -16,6 +16,9 @@ from typing import TYPE_CHECKING
 from federation.config import GroupFile, load_group
 from federation.errors import MoonmeshError
 from federation.peers.spawn import Spawner
+from federation.trial import TrialFile
+from federation.trial_watch import TrialWatch
+from federation.watchdog import StallBook, Watchdog
 
 if TYPE_CHECKING:
     from federation.peering import Membership
@@ -23,14 +26,33 @@ if TYPE_CHECKING:
 log = logging.getLogger("moonmesh.gateway")
 
 
-async def _serve(config: GroupFile, member: Membership | None, spawner: Spawner | None) -> None:
+async def _serve(
+    config: GroupFile,
+    member: Membership | None,
+    spawner: Spawner | None,
+    stalls: StallBook,
+    trials: TrialWatch,
+) -> None:
     from federation.gateway import Gateway
 
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    await Gateway(config, member, spawner).run(stop)
+    await Gateway(config, member, spawner, stalls, trials).run(stop)
+
+
+def _member(config: GroupFile, trials: TrialFile) -> Membership | None:
+    """What peering.toml says; what it said before, where a new one is on trial and cannot be used."""
+    from federation.peering import load_membership
+
+    trial = trials.at_start() if config.gateway.peering is not None else None
+    try:
+        return load_membership(config)
+    except MoonmeshError as error:
+        if trial is None or not trials.take_back(trial, f"it cannot be used: {error.what}"):
+            raise
+        return load_membership(config)
 
 
 def _start_serving(config: GroupFile) -> Spawner | None:
@@ -64,13 +86,14 @@ def main() -> int:
         spawner = _start_serving(config)
         from federation import telemetry
         from federation.allocator import keep_memory_of_messages
-        from federation.peering import load_membership
 
         shutdown = telemetry.shutdown
         keep_memory_of_messages()
-        member = load_membership(config)
+        trials = TrialFile(config.data_dir)
+        member = _member(config, trials)
         telemetry.setup("gateway", config.name, config.trace_dir)
-        asyncio.run(_serve(config, member, spawner))
+        stalls = Watchdog("gateway").install().book
+        asyncio.run(_serve(config, member, spawner, stalls, TrialWatch(trials)))
     except MoonmeshError as error:
         print(f"error {error.code}: {error}", file=sys.stderr)
         return error.exit_code

@@ -144,6 +144,16 @@ class Limits(BaseModel):
     """ms without an answer to its gateway, pinged every 250, after which it is killed and started
     again. Longer than anything it does in one go."""
 
+    shed_windows: Annotated[int, _count(1, 1024)] = 32
+    """Windows read at once for all peers together, where the group's own Mooncake is as fast as usual. It is
+    less as soon as that is slower, so that engines do not notice: see docs/limits.md."""
+    shed_windows_min_percent: Annotated[int, _count(1, 100)] = 10
+    """What is left of it at the least, in percent of one window: so much of the time one is read."""
+    shed_slow_percent: Annotated[int, _count(150, 10_000)] = 300
+    """Of what a question to Mooncake usually takes, in percent: above it is slow ..."""
+    shed_slow_ms: Annotated[int, _count(1, 10_000)] = 10
+    """... if it takes so many ms more, too."""
+
     # Peers
     hop_limit: Annotated[int, _count(1, 1)] = 1
     """Groups that a block may cross. 1: what was pulled is not offered onward."""

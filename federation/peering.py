@@ -310,19 +310,20 @@ class Sharing:
         return self.imported.get(peer, frozenset())
 
 
-def load_peering(path: Path, *, read_keys: bool = True) -> Peering:
+def load_peering(path: Path, *, read_keys: bool = True, folder: Path | None = None) -> Peering:
     """`peering.toml`, validated whole.
 
     Args:
         path: the file.
         read_keys: False leaves each `key_file` unread: they may not exist yet.
+        folder: that it is going to be in, if not its own: what it names is there.
 
     Raises:
         ConfigError: the file cannot be used; it lists every problem with its line.
     """
     path = Path(path).absolute()
     content: dict[str, Any] = read_toml(path)
-    context = {"folder": path.parent, "read_keys": read_keys}
+    context = {"folder": folder or path.parent, "read_keys": read_keys}
     try:
         peering = Peering.model_validate(content, context=context)
     except ValidationError as error:

@@ -30,8 +30,9 @@ from federation.counters import counters
 from federation.endpoints import Endpoints
 from federation.errors import MoonmeshError
 from federation.limits.guards import make_guards
-from federation.limits.names import Kind
+from federation.limits.names import GuardName, Kind
 from federation.limits.orders import Orders
+from federation.limits.shedding import Shedding
 from federation.local_store import ADMIN_SECONDS, connect_store
 from federation.peers.channel import Channel, message_bytes_max, receive_now, send_now
 from federation.peers.details import GUARDS
@@ -44,8 +45,10 @@ from federation.peers.service import PeerService
 from federation.peers.setup import Setup, read_setup
 from federation.peers.wire import worker_metadata
 from federation.timeouts import unless
+from federation.transfer.measuring import measure, shedding_limits
 from federation.transfer.server import BlockServer
 from federation.trust.handshakes import RefusalLog, StderrWatch
+from federation.watchdog import StallBook, Watchdog
 from local_group.admin import AdminClient
 from local_group.breaker import BreakerState
 from local_group.gate import StoreStats
@@ -65,15 +68,22 @@ class Serving:
     Args:
         setup: what the group is to its peers.
         leases: what was counted by the process before this one, and is by those beside it.
+        stalls: what its event loop was held up by.
     """
 
-    def __init__(self, setup: Setup, leases: LeaseBook) -> None:
+    def __init__(self, setup: Setup, leases: LeaseBook, stalls: StallBook) -> None:
+        self._stalls = stalls
         self._config = config = setup.group
         self._setup = setup
         self._guards = make_guards(config, setup.callers, random.Random(), os.environ)
         for name, book in leases.books.items():
             self._guards[name].incoming.join(book, time.monotonic())
         self._refusals = RefusalLog()
+        self._shedding = Shedding(
+            shedding_limits(config.limits),
+            time.monotonic(),
+            enabled=GuardName.SHED not in self._guards.off,
+        )
         self._store: StoreClient | None = None
         self._service: PeerService | None = None
         self._offers = Offers(
@@ -134,7 +144,7 @@ class Serving:
         if store is None:
             return
         admin = AdminClient(config.admin_url, ADMIN_SECONDS)
-        endpoints = Endpoints()
+        endpoints, measuring = Endpoints(), None
         self._service = PeerService(
             callers=setup.callers,
             hellos=relay,
@@ -147,6 +157,7 @@ class Serving:
                 limits=limits,
                 gone=relay.gone,
                 lost=relay.lost,
+                shedding=self._shedding,
             ),
             limits=limits,
             guards=self._guards,
@@ -160,8 +171,11 @@ class Serving:
                 await endpoints.serve_peers(config, self._service, setup.tls)
                 relay.say(serving_pb2.FromServing(listening=serving_pb2.Listening()))
                 log.info("serves peers; %d blocks are offered", len(self._replica.holdings))
+                measuring = asyncio.create_task(measure(self._shedding, admin))
                 await stop.wait()
         finally:
+            if measuring is not None:
+                measuring.cancel()
             self._service.leave()
             await endpoints.stop()
             await admin.close()
@@ -206,6 +220,8 @@ class Serving:
         return {
             GUARDS: {name: guard.incoming.status(now) for name, guard in self._guards.items()},
             "blocks": len(self._replica.holdings),
+            "shedding": self._shedding.status(),
+            "stalls": self._stalls.status(),
             "store": None if stats is None else asdict(stats),
             "telemetry": telemetry.stats(),
             "queues": queues,
@@ -247,12 +263,12 @@ def _lower(which: int, value: int) -> None:
     resource.setrlimit(which, (value, value))
 
 
-async def _run(setup: Setup, leases: LeaseBook, end: socket.socket) -> None:
+async def _run(setup: Setup, leases: LeaseBook, end: socket.socket, stalls: StallBook) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    await Serving(setup, leases).run(end, stop)
+    await Serving(setup, leases, stalls).run(end, stop)
 
 
 def main() -> int:
@@ -276,7 +292,8 @@ def main() -> int:
         leases = LeaseBook(book, setup.callers, setup.worker, workers)
         os.close(book)
         telemetry.setup("serving", setup.group.name, setup.group.trace_dir)
-        asyncio.run(_run(setup, leases, end))
+        stalls = Watchdog("serving").install().book
+        asyncio.run(_run(setup, leases, end, stalls))
     except MoonmeshError as error:
         print(f"error {error.code}: {error}", file=sys.stderr)
         failed = serving_pb2.Failed(

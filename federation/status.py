@@ -23,7 +23,9 @@ from federation.switchboard import Switchboard
 from federation.transfer.puller import Puller
 from federation.transfer.slots import Slots
 from federation.transfer.staging import Staging
+from federation.trial_watch import TrialWatch
 from federation.trust.handshakes import RefusalLog
+from federation.watchdog import StallBook
 from gossip.quarantine import Quarantine
 from local_group.holdings import Holdings
 from local_group.store import StoreClient
@@ -81,6 +83,8 @@ class StatusReport:
         serving: ServingProcesses | None,
         pulling: PullWorkers | None,
         switchboard: Switchboard,
+        stalls: StallBook,
+        trials: TrialWatch,
     ) -> None:
         self._config = config
         self._leading = leading
@@ -100,6 +104,8 @@ class StatusReport:
         self._serving = serving
         self._pulling = pulling
         self._switchboard = switchboard
+        self._stalls = stalls
+        self._trials = trials
         self._started_at = time.monotonic()
 
     async def document(self) -> dict[str, Any]:
@@ -117,6 +123,7 @@ class StatusReport:
             "leading": self._leads(),
             "uptime_s": round(now - self._started_at, 3),
             "switches": self._switchboard.status(),
+            "trial": self._trials.status(),
             "certificate_expires": (
                 self._side.member.credentials.not_after.isoformat() if self._side else None
             ),
@@ -154,6 +161,7 @@ class StatusReport:
             "queues": {name: held() for name, held in self._queues.items()},
             "store": asdict(self._store.stats()),
             "counters": counters.snapshot(),
+            "stalls": self._stalls.status(),
             "telemetry": telemetry.stats(),
             "problems": self._now_wrong(now) + self._problems.list(),
         }

@@ -10,6 +10,7 @@ from importlib import metadata
 import typer
 
 from federation.cli import (
+    apply,
     bench,
     demo,
     group,
@@ -48,6 +49,7 @@ app.add_typer(peer.app, name="peer")
 app.add_typer(switch.app, name="federation")
 app.add_typer(bench.app, name="bench")
 app.add_typer(trace.app, name="trace")
+reference.app.command()(apply.apply)
 app.add_typer(reference.app, name="config")
 
 EXTENSIONS = "moonmesh.commands"

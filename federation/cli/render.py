@@ -119,12 +119,39 @@ def _print_gateway(gateway: Mapping[str, Any], problems: Sequence[str], console:
             for entry in entries:
                 table.add_row(*_cells(entry, "who", "count", "reason"))
             console.print(table)
+    if line := stalls_line(gateway):
+        console.print(Text.assemble((" stalls ", "bold"), line))
     for key, value in gateway.items():
-        text = _text(value)
-        if key not in ("peers", "refused", "not_connected", "problems", "leading") and text:
+        text = _text(value if key != "serving" else _without_stalls(value))
+        if key not in _SHOWN and text:
             console.print(Text.assemble((f" {key} ", "bold"), text))
     for problem in problems:
         console.print(Text.assemble(("  ! ", "yellow"), problem))
+
+
+_SHOWN = frozenset({"peers", "refused", "not_connected", "problems", "leading", "stalls"})
+
+
+def stalls_line(gateway: Mapping[str, Any]) -> str:
+    """What held up the event loops, in one line: how often, and the last time; "" for nothing."""
+    serving = gateway.get("serving")
+    books = {
+        "gateway": gateway.get("stalls"),
+        "serving": serving.get("stalls") if isinstance(serving, Mapping) else None,
+    }
+    parts = []
+    for process, book in books.items():
+        if isinstance(book, Mapping) and book.get("count"):
+            last = _rows(book.get("latest"))[-1:]
+            where = f", the last for {_text(last[0].get('ms'))} ms" if last else ""
+            parts.append(f"{process} {_text(book.get('count'))}{where}")
+    return f"{'; '.join(parts)} (--json says where)" if parts else ""
+
+
+def _without_stalls(value: Any) -> Any:
+    if not isinstance(value, Mapping):
+        return value
+    return {name: item for name, item in value.items() if name != "stalls"}
 
 
 _ONE_WAY = {

@@ -17,7 +17,7 @@ from moonmesh.v1 import serving_pb2
 
 GUARDS = "guards"
 """Where in the details its guards are, by peer."""
-TOLD = frozenset({GUARDS, "blocks", "store", "telemetry", "queues"})
+TOLD = frozenset({GUARDS, "blocks", "store", "telemetry", "queues", "shedding", "stalls"})
 """All that a serving process tells; what else there is is left out."""
 
 DETAILS_BYTES = 256 * 1024

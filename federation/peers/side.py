@@ -18,6 +18,7 @@ from federation.peers.link import PeerLink
 from federation.peers.sessions import Sessions, Terms
 from federation.trust.handshakes import RefusalLog
 from gossip.engine import GossipEngine, Receipt
+from gossip.membership import PeerState
 from gossip.statement import Reason, Signed
 from moonmesh.v1 import peer_pb2
 
@@ -61,6 +62,11 @@ class PeerSide:
         """What hellos are answered with; that it is silent, while another gateway speaks for the group."""
         self.sessions.hush()
         return self.gossip.greeting().message or peer_pb2.HelloReply(silent=True)
+
+    def alive(self) -> list[str]:
+        """Peers that are heard now."""
+        view = self.gossip.view(time.monotonic())
+        return [peer.name for peer in view.peers if peer.state is PeerState.ALIVE]
 
     # For the command line
 

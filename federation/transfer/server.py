@@ -6,6 +6,7 @@ holdings do not attribute to this group, or attribute with other bytes than Moon
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
@@ -19,6 +20,8 @@ from federation.keys.naming import Naming
 from federation.limits.errors import ShedError
 from federation.limits.guard import BUSY_SECONDS, Guard
 from federation.limits.guards import Guards
+from federation.limits.names import GuardName
+from federation.limits.shedding import Shedding
 from federation.limits.ticket import Ticket
 from federation.telemetry import SPAN_SERVE_CHECK, SPAN_SERVE_READ, span
 from federation.transfer.fair import PullClass
@@ -88,6 +91,7 @@ class BlockServer:
         naming: under which keys Mooncake has it.
         gone: told of each block that Mooncake turned out not to have, or to have with other bytes (True).
         lost: called when those are most of what was looked for: a listing is due.
+        shedding: how much may be read for peers at once, by how long Mooncake takes; None: without bound.
     """
 
     def __init__(
@@ -100,6 +104,7 @@ class BlockServer:
         limits: Limits,
         gone: Callable[[Fingerprint, str, Held, bool], None] = lambda *_: None,
         lost: Callable[[], None] = lambda: None,
+        shedding: Shedding | None = None,
     ) -> None:
         self._store = store
         self._master = master
@@ -111,6 +116,7 @@ class BlockServer:
         self._turns = Turns()
         self._lost = lost
         self._losses = Losses()
+        self._shedding = shedding
 
     def use(self, guards: Guards) -> None:
         """Serves under these guards, and tells them how large the pool is."""
@@ -150,6 +156,7 @@ class BlockServer:
             UnwellError: Mooncake does not answer. What was sent so far stands.
         """
         self._pool.look()
+        self._shed_if(guard, self._shedding.refuses if self._shedding else None)
         fill = self._limits.message_bytes
         if message_bytes:
             fill = min(fill, max(MESSAGE_BYTES_MIN, message_bytes))
@@ -161,7 +168,7 @@ class BlockServer:
             return WindowRoom(self._turns, guard, ticket, until, patience, flow)
 
         cut = self._windows(fingerprint, keys, max_sizes, unattested)
-        read = partial(self._read, fingerprint)
+        read = partial(self._read, fingerprint, guard)
         async with aclosing(cut), ReadAhead(cut, read, room) as windows:
             async for window in windows:
                 windows.sent(0, credit())
@@ -293,11 +300,14 @@ class BlockServer:
             UnwellError: the master does not answer: neither would a read. The peer looks elsewhere.
         """
         with span(SPAN_SERVE_CHECK, {"moonmesh.keys": len(names)}) as here:
+            began = time.monotonic()
             try:
                 sizes = await self._master.query(names)
             except AdminError as error:
                 counters.add("moonmesh_serve_check_errors_total")
                 raise UnwellError(UNWELL) from error
+            finally:
+                self._took("master", len(names), began)
             here.set_attribute("moonmesh.present", sum(name in sizes for name in names))
         return sizes
 
@@ -305,11 +315,28 @@ class BlockServer:
         if present + gone and self._losses.note(present, gone):
             self._lost()
 
-    async def _read(self, fingerprint: Fingerprint, window: Window) -> ReadBatch:
+    async def _read(self, fingerprint: Fingerprint, guard: Guard, window: Window) -> ReadBatch:
         names = [self._naming.stored(fingerprint, wanted.key) for wanted, _ in window.here]
-        with span(SPAN_SERVE_READ, {"moonmesh.blocks": len(names)}):
-            sizes = [wanted.size for wanted, _ in window.here]
-            return await self._store.read(names, sizes, READ_SECONDS)
+        sizes = [wanted.size for wanted, _ in window.here]
+        began = time.monotonic()
+        self._shed_if(guard, self._shedding.enter if self._shedding else None)
+        try:
+            with span(SPAN_SERVE_READ, {"moonmesh.blocks": len(names)}):
+                return await self._store.read(names, sizes, READ_SECONDS)
+        finally:
+            self._took("store", sum(sizes), began)
+            if self._shedding is not None:
+                self._shedding.leave(guard.name, began, time.monotonic())
+
+    def _shed_if(self, guard: Guard, refuses: Callable[[str, float], float] | None) -> None:
+        now = time.monotonic()
+        if refuses is not None and (wait := refuses(guard.name, now)) > 0:
+            guard.refuse(GuardName.SHED, now)
+            raise ShedError(f"no room for you now ({GuardName.SHED.value})", retry_after=wait)
+
+    def _took(self, kind: str, size: int, began: float) -> None:
+        if self._shedding is not None:
+            self._shedding.took(kind, size, time.monotonic() - began)
 
     def _good(
         self, fingerprint: Fingerprint, key: str, held: Held, blocks: ReadBatch, place: int

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import datetime
+import functools
+import ipaddress
 import os
 import socket
 import ssl
+from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 from cryptography import x509
@@ -23,6 +27,9 @@ from federation.trust.names import gateway_name, group_of
 
 CERTIFICATE_BYTES_MAX: Final = 64 * 1024
 """Bytes of a peer's certificate that are parsed."""
+_NAMES: Final = ThreadPoolExecutor(2, thread_name_prefix="names")
+"""Names of peers are looked up here: one that hangs must not keep the threads that the journal is written by,
+which are few and shared."""
 SHOWN_MAX: Final = 100
 """Characters shown of a text that the other end chose."""
 
@@ -42,8 +49,12 @@ async def diagnose(address: str, credentials: Credentials, peer: str, timeout: f
     host, _, port = address.rpartition(":")
     # Half of the time for TCP, so that a host that is silent and one that only does not answer TLS
     # can be told apart.
+    try:
+        numeric = await asyncio.wait_for(_resolve(host, int(port)), timeout / 2)
+    except (socket.gaierror, asyncio.TimeoutError):
+        return f"host name {host!r} cannot be resolved"
     connect = asyncio.open_connection(
-        host,
+        numeric,
         int(port),
         ssl=_context(credentials.tls),
         server_hostname=gateway_name(peer, credentials.federation),
@@ -55,8 +66,6 @@ async def diagnose(address: str, credentials: Credentials, peer: str, timeout: f
         return f"timed out: {address} did not answer within {timeout:g} s (host down, or firewall?)"
     except ConnectionRefusedError:
         return f"connection refused: nothing listens at {address} (is the peer's gateway up?)"
-    except socket.gaierror:
-        return f"host name {host!r} cannot be resolved"
     except ConnectionAbortedError:
         return f"timed out: {address} accepts connections but did not answer the TLS handshake"
     except ssl.SSLError as error:
@@ -69,6 +78,19 @@ async def diagnose(address: str, credentials: Credentials, peer: str, timeout: f
         return await _judge(reader, writer, credentials, peer, timeout)
     finally:
         writer.transport.abort()
+
+
+async def _resolve(host: str, port: int) -> str:
+    """Its first address.
+
+    Raises:
+        socket.gaierror: it has none.
+    """
+    with contextlib.suppress(ValueError):
+        return str(ipaddress.ip_address(host))
+    look_up = functools.partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
+    found = await asyncio.get_running_loop().run_in_executor(_NAMES, look_up)
+    return str(found[0][4][0])
 
 
 def _context(tls: TlsIdentity) -> ssl.SSLContext:

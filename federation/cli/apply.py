@@ -1,0 +1,179 @@
+"""`moonmesh config apply`: a new peering.toml, tried before it is taken."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from federation.cli.group import ConfigOption
+
+if TYPE_CHECKING:
+    from federation.config import GroupFile
+    from federation.peering import Peering
+    from federation.trial import Trial, TrialFile
+
+GRACE_SECONDS = 30.0
+"""Beyond what a gateway has to decide in; then it is decided here."""
+POLL_SECONDS = 0.25
+
+
+def apply(
+    file: Annotated[Path, typer.Argument(help="The new peering.toml.")],
+    config: ConfigOption = Path("group.toml"),
+    detach: Annotated[
+        bool, typer.Option("--detach", "-d", help="Return when it is on trial; `status` says on.")
+    ] = False,
+    seconds: Annotated[
+        float, typer.Option(min=10, max=3600, help="For how long it is on trial.")
+    ] = 60.0,
+) -> None:
+    """Try a new peering.toml: checked whole, shown as a difference, and taken back if things get worse.
+
+    The gateway is restarted with it, and it is on trial: if the gateway does not serve, a peer
+    that was heard is lost, or errors are far more than before, what was there before is put back. That is the
+    gateway's doing, so this command may be killed. Exit code 1 if it was taken back.
+    """
+    from federation.config import load_group
+    from federation.errors import UsageError
+    from federation.trial import FILE_BYTES_MAX, TrialError, TrialFile
+
+    group = load_group(config)
+    path = group.gateway.peering
+    if path is None:
+        raise UsageError("this group runs alone: set peering in [gateway]", where=str(config))
+    try:
+        text = file.read_text("utf-8")
+        old = path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"cannot be read: {error}", where=str(file)) from error
+    if max(len(text.encode()), len(old.encode())) > FILE_BYTES_MAX:
+        raise UsageError(f"above {FILE_BYTES_MAX} bytes", where=str(file))
+    new = _checked(group, file, path)
+    lines = list(difference(_old(path), new))
+    for line in lines or ["nothing that matters changes"]:
+        typer.echo(line)
+    if text == old:
+        return
+    trials = TrialFile(group.data_dir)
+    latest = trials.read()
+    if latest is not None and latest.state == "trying" and latest.started_at:
+        raise TrialError(
+            "another file is on trial", where=str(path), hint="`moonmesh status` shows how it is"
+        )
+    trial = replace(_trial(group, path, old, text, new), seconds=seconds)
+    trials.begin(trial, text)
+    if not _restart(group):
+        typer.echo("its gateway does not run: it is tried once it does")
+        return
+    typer.echo("on trial: the gateway is restarted with it")
+    if not detach:
+        _await(group, trials, trial)
+
+
+def difference(old: Peering | None, new: Peering) -> Iterator[str]:
+    """What is another than before, a line each."""
+    if old is None:
+        yield "the old file cannot be read: all of the new one is new"
+        return
+    for what, one, other in (
+        ("federation", old.federation, new.federation),
+        ("self.group", old.own.group, new.own.group),
+        ("self.credentials", old.own.credentials, new.own.credentials),
+    ):
+        if one != other:
+            yield f"~ {what}: {one} -> {other}"
+    before = {peer.name: peer for peer in old.peers}
+    after = {peer.name: peer for peer in new.peers}
+    for name in sorted(before.keys() | after.keys()):
+        if name not in after:
+            yield f"- peer {name}"
+        elif name not in before:
+            yield f"+ peer {name} at {', '.join(after[name].gateways)}"
+        else:
+            for what in ("gateways", "keys", "exports", "imports"):
+                was, now = getattr(before[name], what), getattr(after[name], what)
+                if was != now:
+                    yield f"~ peer {name}: {what} {_said(was)} -> {_said(now)}"
+
+
+def _said(values: tuple[Any, ...]) -> str:
+    return ", ".join(map(str, values)) or "none"
+
+
+def _checked(group: GroupFile, file: Path, path: Path) -> Peering:
+    """The new file as it would be in its place: with its credentials, and as group.toml needs it."""
+    from federation.peering import load_peering
+    from federation.trust.credentials import load_credentials
+
+    new = load_peering(file, folder=path.parent)
+    new.check_against(group)
+    load_credentials(new.own.credentials, group.name, new.federation)
+    return new
+
+
+def _old(path: Path) -> Peering | None:
+    from federation.errors import MoonmeshError
+    from federation.peering import load_peering
+
+    try:
+        return load_peering(path)
+    except MoonmeshError:
+        return None
+
+
+def _trial(group: GroupFile, path: Path, old: str, text: str, new: Peering) -> Trial:
+    from federation.cli.health import ask_status
+    from federation.trial import ERRORS, Trial, digest_of
+
+    status = ask_status(group.gateway_socket)
+    alive: list[str] = []
+    rate = 0.0
+    if isinstance(status, dict):
+        counted = status.get("counters") or {}
+        rate = sum(counted.get(name, 0) for name in ERRORS) / max(1.0, status.get("uptime_s", 1.0))
+        kept = {peer.name for peer in new.peers}
+        alive = [
+            peer["name"]
+            for peer in status.get("peers") or []
+            if peer["state"] == "alive" and peer["name"] in kept
+        ]
+    return Trial(str(path), old, digest_of(text), tuple(alive), rate, changed_at=time.time())
+
+
+def _restart(group: GroupFile, *, hard: bool = False) -> bool:
+    """Ends the gateway, which `up` starts anew; False if none runs."""
+    import signal
+
+    from local_group.state import read_state
+
+    state = read_state(group.state_file)
+    child = state.children.get("gateway") if state is not None else None
+    if child is None or child.process is None or not child.process.alive():
+        return False
+    child.process.signal(signal.SIGKILL if hard else signal.SIGTERM)
+    return True
+
+
+def _await(group: GroupFile, trials: TrialFile, trial: Trial) -> None:
+    from federation.trial import READY_SECONDS, TrialError
+
+    until = time.monotonic() + READY_SECONDS + trial.seconds + GRACE_SECONDS
+    while True:
+        latest = trials.read()
+        if latest is None or latest.wanted != trial.wanted or latest.state != "trying":
+            break
+        if time.monotonic() >= until:  # it hangs, so it will not take it back itself
+            trials.take_back(latest, "the gateway did not decide in time")
+            _restart(group, hard=True)
+        time.sleep(POLL_SECONDS)
+    if latest is not None and latest.wanted == trial.wanted and latest.state == "kept":
+        typer.echo("kept: all is as well as before")
+        return
+    why = latest.why if latest is not None else "its record is gone"
+    state = latest.state if latest is not None else "unknown"
+    raise TrialError(f"{state}: {why}", where=trial.path, hint="`moonmesh status` shows how it is")

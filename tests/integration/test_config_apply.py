@@ -1,0 +1,88 @@
+"""A changed peering.toml on real groups: tried, kept, or taken back by itself."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from federation.trial import TrialFile
+from tests.support.federation import Federation
+from tests.support.groups import command, environment, moonmesh
+from tests.support.wait import wait_for
+
+pytestmark = [pytest.mark.real, pytest.mark.alone]
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
+    with Federation(tmp_path_factory.mktemp("apply")) as federation:
+        yield federation
+
+
+def peering(federation: Federation) -> Path:
+    return federation.folder / "east" / "peering.toml"
+
+
+def changed(federation: Federation, old: str, new: str) -> Path:
+    """A file beside, with one thing changed."""
+    text = peering(federation).read_text()
+    assert old in text
+    path = federation.folder / "new.toml"
+    path.write_text(text.replace(old, new))
+    return path
+
+
+def test_a_good_change_is_kept(pair: Federation) -> None:
+    file = changed(pair, 'export = ["demo"]', "export = []")
+    done = moonmesh(
+        "config", "apply", file, "-c", pair.groups["east"].path, "--seconds", "10", timeout=120
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "~ peer west: exports demo -> none" in done.stdout
+    assert "kept: all is as well as before" in done.stdout
+    assert peering(pair).read_text() == file.read_text()
+    assert pair.status("east")["trial"]["state"] == "kept"
+
+
+def test_a_file_that_cannot_be_used_is_refused_before_anything_is_touched(
+    pair: Federation,
+) -> None:
+    before, pid = peering(pair).read_text(), pair.groups["east"].pid("gateway")
+    file = changed(pair, 'import = ["demo"]', 'import = ["dmeo"]')
+    done = moonmesh("config", "apply", file, "-c", pair.groups["east"].path)
+    assert done.returncode == 2
+    assert 'did you mean "demo"?' in done.stderr
+    assert peering(pair).read_text() == before
+    assert pair.groups["east"].pid("gateway") == pid
+
+
+def test_one_that_loses_a_peer_is_taken_back_although_its_command_was_killed(
+    pair: Federation,
+) -> None:
+    before = peering(pair).read_text()
+    wait_for(lambda: pair.peer("east", "west").get("state") == "alive", 20, "east to hear west")
+    key = next(line for line in before.splitlines() if line.startswith("key = "))
+    other = (pair.folder / "east" / "credentials" / "identity.pub").read_text().split()[0]
+    file = changed(pair, key, f'key = "{other}"')
+    process = subprocess.Popen(
+        command("config", "apply", file, "-c", pair.groups["east"].path),
+        env=environment(),
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    lines = iter(process.stdout.readline, "")
+    assert any(line.startswith("on trial") for line in lines)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    process.stdout.close()
+    assert peering(pair).read_text() == file.read_text()
+    trials = TrialFile(pair.groups["east"].config.data_dir)
+    wait_for(lambda: (t := trials.read()) and t.state == "rolled back", 60, "it to be taken back")
+    assert peering(pair).read_text() == before
+    wait_for(lambda: pair.peer("east", "west").get("state") == "alive", 30, "west to be heard")
+    assert pair.status("east")["trial"]["why"] == "not heard any more: west"

@@ -1,0 +1,92 @@
+"""A real master that gets little of the CPU: peers are served less, say so, and then are served as before."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.support.federation import Federation, read, write
+from tests.support.wait import wait_for
+
+pytestmark = [pytest.mark.real, pytest.mark.alone]
+FROZEN, RUNS = 0.06, 0.01
+"""Seconds: the share of a CPU that a master gets under a quota of a seventh."""
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
+    with Federation(tmp_path_factory.mktemp("shed")) as federation:
+        yield federation
+
+
+class Throttled(threading.Thread):
+    """A process that may run for a part of the time, as a cgroup's quota has it."""
+
+    def __init__(self, pid: int) -> None:
+        super().__init__(daemon=True)
+        self._pid = pid
+        self._ends = threading.Event()
+
+    def __enter__(self) -> Throttled:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ends.set()
+        self.join()
+        os.kill(self._pid, signal.SIGCONT)
+
+    def run(self) -> None:
+        while not self._ends.wait(RUNS):
+            os.kill(self._pid, signal.SIGSTOP)
+            time.sleep(FROZEN)
+            os.kill(self._pid, signal.SIGCONT)
+
+
+def test_peers_are_served_less_while_the_master_is_slow_and_then_as_before(
+    pair: Federation, record_property: object
+) -> None:
+    west, east = pair.engine("west"), pair.store("east", deadline_ms=500)
+    keys = [f"k{i}" for i in range(600)]
+    read(east, ["nobody-has"])
+    for start in range(0, len(keys), 100):
+        write(west, keys[start : start + 100])
+    pair.wait_for_view("east", "west", len(keys))
+
+    def shedding() -> dict[str, Any]:
+        return dict((pair.status("west")["serving"] or {}).get("shedding") or {})
+
+    def refused() -> int:
+        return int(pair.peer("west", "east")["guards"]["incoming"]["refusals"].get("shed", 0))
+
+    chain = iter(keys)
+    assert [read(east, [next(chain)]) for _ in range(20)] == [["peer"]] * 20
+    wait_for(lambda: shedding().get("told_apart", 0) > 0, 10, "the usual to be learned")
+    calm = shedding()
+    assert calm["windows"] == calm["windows_max"]
+    with Throttled(pair.groups["west"].pid("master")):
+        began = time.monotonic()
+
+        def given_way() -> bool:
+            read(east, [next(chain)])
+            return refused() > 0
+
+        wait_for(given_way, 40, "a pull to be refused", every=0.1)
+        after = time.monotonic() - began
+        low = shedding()["windows"]
+    assert low < calm["windows_max"] / 2
+    assert pair.peer("east", "west")["breaker"] == "closed", "it is no fault of the peer"
+    began = time.monotonic()
+    wait_for(lambda: shedding()["windows"] == calm["windows_max"], 40, "all of it to come back")
+    wait_for(lambda: read(east, [next(chain)]) == ["peer"], 10, "blocks again")
+    record_property(  # type: ignore[operator]
+        "figure",
+        f"a master with a seventh of the time: {low} windows of {calm['windows_max']:g}, first refusal "
+        f"after {after:.1f} s, {refused()} refused; all back after {time.monotonic() - began:.1f} s",
+    )
