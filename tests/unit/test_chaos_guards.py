@@ -14,9 +14,7 @@ from chaos.suites import find
 from federation.limits.names import GuardName
 from tests.support.groups import REPOSITORY
 from tests.unit.test_chaos_judge import FAULT, call, sound, verdict
-
-UNSHOWN = {GuardName.FEDERATION, GuardName.SHED}
-"""Guards that no scenario shows yet: their unit tests do."""
+from tests.unit.test_chaos_scenarios import UNSHOWN
 
 
 def with_reads(*took: float) -> Record:
