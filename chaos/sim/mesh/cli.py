@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 from enum import Enum
 from pathlib import Path
@@ -49,9 +48,6 @@ def mesh(
             where="--rounds",
             hint=f"the last {HEAL_ROUNDS} are without faults",
         )
-    logging.disable(
-        logging.CRITICAL
-    )  # gateways say what is wrong with their peers: it is meant to be
     requests = [
         Request(groups=groups, seed=chosen, rounds=rounds, faults=faults.value)
         for chosen in range(seed, seed + seeds)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 import shutil
 import sys
 import tempfile
@@ -82,6 +83,10 @@ def run_world(request: Request) -> Result:
     loop = VirtualLoop(lambda context: worlds[0].uncaught(context))
     before = counters.snapshot()
     unraisable, sys.unraisablehook = sys.unraisablehook, lambda _: None
+    silent = logging.root.manager.disable
+    logging.disable(
+        logging.CRITICAL
+    )  # gateways say what is wrong with their peers: it is meant to be
     gc.disable()  # what is let go of is so at a moment that depends on the seed alone
     try:
         with virtual(loop, f"{request.seed}/chance"):
@@ -105,6 +110,7 @@ def run_world(request: Request) -> Result:
         worlds.clear()
         loop.close()
         gc.enable()
+        logging.disable(silent)
         gc.collect()
         sys.unraisablehook = unraisable
         shutil.rmtree(folder, ignore_errors=True)
