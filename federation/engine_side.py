@@ -97,6 +97,7 @@ def engine_side(
         exported=exported,
         ledger=ledger,
         puller=puller,
+        promise=lambda fingerprint, key: staging.promise(fingerprint, key, time.monotonic()),
         given=admission.given,
         read_on=admission.read_on,
         prefetched=admission.keep,

@@ -188,7 +188,8 @@ class Listings:
         holdings = self._ledger.holdings
         gone = found = 0
         doubtful: list[Entry] = []
-        for fingerprint in {*self._namespaces, *(fp for fp, _ in holdings.namespaces())}:
+        held = {fingerprint for fingerprint, _ in holdings.namespaces()}
+        for fingerprint in sorted(self._namespaces | held):
             for lost, new in holdings.compare(fingerprint, listed.of(fingerprint), began_at):
                 gone += lost
                 await asyncio.sleep(0)

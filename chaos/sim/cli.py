@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from chaos.sim.mesh.cli import mesh
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -22,6 +24,9 @@ app = typer.Typer(
 PLAIN_WIDTH = 140
 GOLDEN = Path("tests/data/gossip")
 """Where the scenarios are, in a source tree."""
+
+
+app.command()(mesh)
 
 
 class FaultsWish(str, Enum):
@@ -75,15 +80,15 @@ def gossip(
         for chosen in range(seed, seed + seeds)
     ]
     cores = len(os.sched_getaffinity(0)) if processes is None else processes
-    console = _console()
+    screen = console()
     results: list[Result] = []
-    with progress(console) as bar:
+    with progress(screen) as bar:
         task = bar.add_task("seeds", total=seeds)
         for result in run_seeds(requests, min(cores, seeds)):
             results.append(result)
             bar.advance(task)
             tell(result, bar.console)
-    summary(results, console)
+    summary(results, screen)
     held = all(result.failure is None for result in results)
     if json_file is not None:
         report = {"held": held, "seeds": [result.as_dict() for result in results]}
@@ -128,8 +133,9 @@ def golden(
         raise typer.Exit(1)
 
 
-def _console() -> Console:
+def console() -> Console:
+    """Where results are printed."""
     from rich.console import Console
 
-    console = Console(highlight=False)
-    return console if console.is_terminal else Console(width=PLAIN_WIDTH, highlight=False)
+    screen = Console(highlight=False)
+    return screen if screen.is_terminal else Console(width=PLAIN_WIDTH, highlight=False)

@@ -66,7 +66,9 @@ class WorkersOutcome:
     def figures(self, block_bytes: int) -> dict[str, Any]:
         """A table for each, and what one costs over the other: the median of the rounds."""
         size = READERS * BLOCKS * block_bytes
-        found: dict[str, Any] = {name: each.figures(size) for name, each in self.arms.items()}
+        found: dict[str, Any] = {
+            name: self.arms[name].figures(size) for name in ARMS if name in self.arms
+        }
         alone, few, many = (self.arms.get(name, Measured()) for name in ARMS)
         for name, arm, base in (
             ("cost_over_one_of_each", many, few),

@@ -32,7 +32,7 @@ class Offers:
         unattested: Collection[bytes] = frozenset(),
         changed: Callable[[bytes], None],
     ) -> None:
-        self._logs = {fp: HoldingsLog(log_id, entries_max) for fp in namespaces}
+        self._logs = {fp: HoldingsLog(log_id, entries_max) for fp in sorted(namespaces)}
         other_id = bytes(byte ^ 0xFF for byte in log_id)  # positions of the two do not compare
         self._attested = {
             fp: HoldingsLog(other_id, entries_max) for fp in self._logs if fp in unattested

@@ -55,4 +55,4 @@ def _channel(
         ("grpc.max_receive_message_length", message_bytes_max),
         ("grpc.use_local_subchannel_pool", 1),
     ]
-    return grpc.aio.secure_channel(address, tls.channel_credentials(), options=options)
+    return tls.dial(address, options)

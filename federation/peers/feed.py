@@ -90,7 +90,7 @@ class Feed:
         if self._begin:
             self._begin = False
             self.snapshots += 1
-            self._snapshot = deque((fp, -1) for fp in self._namespaces)
+            self._snapshot = deque((fp, -1) for fp in sorted(self._namespaces))
             return serving_pb2.ToServing(snapshot_begin=serving_pb2.SnapshotBegin())
         if self._snapshot is not None:
             if not self._snapshot:

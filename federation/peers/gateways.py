@@ -35,7 +35,6 @@ from federation.peers.wire import (
 from federation.transfer.allowance import Allowance
 from federation.transfer.landing import Answer, Room, Way
 from federation.trust.credentials import Credentials
-from federation.trust.diagnose import diagnose
 from moonmesh.v1 import peer_pb2
 
 NOT_YET = "not yet connected"
@@ -96,7 +95,7 @@ class Gateway:
             failed=self._missed,
             room=room,
         )
-        self._questions: set[grpc.aio.UnaryStreamCall[Any, Any]] = set()
+        self._questions: dict[grpc.aio.UnaryStreamCall[Any, Any], None] = {}
         self._diagnosed_at = float("-inf")
         self._diagnosis: asyncio.Task[None] | None = None
 
@@ -124,7 +123,7 @@ class Gateway:
             PeerError: it did not answer.
         """
         call = self.control.unary_stream(CATALOG_METHOD)(raw, timeout=timeout)
-        self._questions.add(call)
+        self._questions[call] = None
         try:
             async for page in call:
                 self._guard.heard(time.monotonic())
@@ -135,7 +134,7 @@ class Gateway:
                 raise SilentError(f"it refused: {error.details()}", where=self.peer) from error
             raise self._explained(error) from error
         finally:
-            self._questions.discard(call)
+            self._questions.pop(call, None)
             call.cancel()
 
     def hang_up(self) -> None:
@@ -227,8 +226,6 @@ class Gateway:
         self._diagnosed_at = now
 
         async def find_out() -> None:
-            self.reason = await diagnose(
-                self.address, self._credentials, self.peer, DIAGNOSE_SECONDS
-            )
+            self.reason = await self._credentials.why_not(self.address, self.peer, DIAGNOSE_SECONDS)
 
         self._diagnosis = asyncio.create_task(find_out())

@@ -53,6 +53,8 @@ class EngineService:
         known: the namespaces of group.toml.
         namespaces: fingerprints of those that some peer may export to us or import from us.
         exported: those that some peer may import: only their blocks need to be attributed.
+        promise: whether a block is in staging at this moment, where it then stays for a lease: what was there
+            when it was asked for may be gone.
         given: told of each block of a peer that an engine was given, and of the key before it in its chain.
         read_on: told of a key that an engine has, and after which it reads on.
         prefetched: told the same of each that has landed for somebody who looks ahead.
@@ -70,6 +72,7 @@ class EngineService:
         exported: Iterable[bytes],
         ledger: Ledger,
         puller: Puller,
+        promise: Callable[[bytes, str], bool],
         given: Callable[[StagedBlock, str], None],
         read_on: Callable[[bytes, str], None],
         prefetched: Callable[[StagedBlock, str], None],
@@ -84,6 +87,7 @@ class EngineService:
         self._exported = frozenset(exported)
         self._ledger = ledger
         self._puller = puller
+        self._promise = promise
         self._given = given
         self._read_on = read_on
         self._prefetched = prefetched
@@ -194,7 +198,10 @@ class EngineService:
             )
             try:
                 await ask.settle(wait)
-                landed = bytes(ask.landed(index) for index in range(len(ask)))
+                landed = bytes(
+                    ask.landed(index) and self._promise(fingerprint, key)
+                    for index, key in enumerate(keys)
+                )
                 if pull_class is PullClass.PREFETCH:
                     before = ""
                     for block in ask.here():

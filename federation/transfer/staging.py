@@ -1,14 +1,15 @@
 """Where pulled blocks land before anybody is told that they exist; sans-IO.
 
-A block is kept for at least `hold` seconds from its landing, so that "it exists", once said to an
-engine, is true for as long as a Mooncake lease would make it. What does not fit is not pulled.
+A block is kept for at least `hold` seconds from its landing, and from each time at which an engine is
+told that it exists: so that is true for as long as a Mooncake lease would make it. What does not fit is not
+pulled.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from federation.limits.bulkhead import Shares
 
@@ -28,7 +29,7 @@ class StagedBlock:
     asked_at: float
     """When the peer was asked for it (monotonic seconds)."""
     landed_at: float
-    """Monotonic seconds."""
+    """Since when it is held for its time (monotonic seconds): its landing, or a promise after it."""
     hops: int = 1
     """Borders of groups that lie behind it; `HOPS_MAX` of one that nobody attested."""
 
@@ -69,6 +70,16 @@ class Staging:
     def get(self, fingerprint: bytes, key: str) -> StagedBlock | None:
         """The block, if it is here."""
         return self._blocks.get((fingerprint, key))
+
+    def promise(self, fingerprint: bytes, key: str, now: float) -> bool:
+        """Whether a block is here, to tell an engine: then it stays for `hold` seconds from now on."""
+        name = (fingerprint, key)
+        block = self._blocks.get(name)
+        if block is None:
+            return False
+        self._blocks[name] = replace(block, landed_at=now)
+        self._blocks.move_to_end(name)
+        return True
 
     def reserve(self, size: int, now: float, origin: str = "") -> memoryview | None:
         """Memory for `size` bytes that are about to be pulled from `origin`; None if there is none, or

@@ -8,9 +8,10 @@ import stat
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import grpc
+import grpc.aio
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -59,6 +60,10 @@ class TlsIdentity:
         """For a client that shows our certificate."""
         return grpc.ssl_channel_credentials(self.ca_pem, self.key_pem, self.cert_pem)
 
+    def dial(self, address: str, options: Sequence[tuple[str, Any]]) -> grpc.aio.Channel:
+        """A channel; the connection is made when it is used."""
+        return grpc.aio.secure_channel(address, self.channel_credentials(), options=options)
+
     def days_left(self, now: datetime.datetime | None = None) -> float:
         """Days until our certificate expires; negative once it has."""
         return (self.not_after - (now or utc_now())).total_seconds() / 86400
@@ -91,6 +96,12 @@ class Credentials:
     def channel_credentials(self) -> grpc.ChannelCredentials:
         """For channels to peers."""
         return self.tls.channel_credentials()
+
+    async def why_not(self, address: str, peer: str, seconds: float) -> str:
+        """Why no connection to a gateway can be made, in words, found out by making one."""
+        from federation.trust.diagnose import diagnose  # it needs this module
+
+        return await diagnose(address, self, peer, seconds)
 
     def channel_options(self, peer: str) -> list[tuple[str, str]]:
         """Options of a channel to `peer`: its certificate must have the peer's name."""

@@ -1,13 +1,15 @@
-"""The fake Mooncake of the unit tests answers as the real one does."""
+"""The fake Mooncake of the unit tests, and the simulator's, answer as the real one does."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from chaos.sim.mesh.store import Pool, PoolNative
 from local_group.native import Native, StoreClosed
 from local_group.store import StoreSettings
 from tests.support.blocks import Memory, block_bytes
@@ -25,10 +27,13 @@ def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningGroup]:
         yield running
 
 
-@pytest.fixture(params=["fake", "real"])
+@pytest.fixture(params=["fake", "simulated", "real"])
 def native(request: pytest.FixtureRequest) -> Iterator[Any]:
     if request.param == "fake":
         yield FakeNative()
+        return
+    if request.param == "simulated":
+        yield PoolNative(Pool(64 << 20, 10.0, time.monotonic))
         return
     running: RunningGroup = request.getfixturevalue("group")
     real = Native(StoreSettings(running.config.master_address))

@@ -22,7 +22,6 @@ CHEAP = (
     "process/two-at-once",
     "storage/file-size",
     "operations/peer-paused",
-    "operations/rolling-restart",
     "process/descriptors",
 )
 """One of each suite that needs no privileges, on one topology."""

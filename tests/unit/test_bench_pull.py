@@ -9,7 +9,14 @@ import psutil
 import pytest
 
 from federation.bench.cpu import GroupProcesses, grown, total
-from federation.bench.pull_figures import Measured, Outcome, figures, targets
+from federation.bench.pull_figures import (
+    Measured,
+    Outcome,
+    WorkersOutcome,
+    figures,
+    targets,
+    workers_targets,
+)
 from federation.bench.pull_shaped import ShapedBench, ShapedOutcome, shaped_targets
 from federation.bench.worker import Work, Worker, WorkerError
 
@@ -113,3 +120,19 @@ def test_a_worker_answers_and_says_what_failed() -> None:
             worker.ask("end")
     finally:
         worker.close()
+
+
+def test_several_processes_are_compared_round_by_round() -> None:
+    outcome = WorkersOutcome()
+    for name, costs in (("2 + 2", [3.0, 2.2]), ("1 + 1", [2.0, 2.0]), ("1 + 0", [1.0, 2.0])):
+        arm = outcome.arms.setdefault(name, Measured())
+        for cost in costs:
+            arm.add(1000.0, {"gateway": cost})
+    found = outcome.figures(1 << 20)
+    assert list(found)[:3] == ["1 + 0", "1 + 1", "2 + 2"]
+    assert found["cost_over_one_of_each"] == pytest.approx((1.5 + 1.1) / 2)
+    assert found["cost_of_a_process_to_pull"] == pytest.approx((2.0 + 1.0) / 2)
+    (target,) = workers_targets(found)
+    assert not target.met
+    (target,) = workers_targets(WorkersOutcome().figures(1 << 20))
+    assert target.met is None

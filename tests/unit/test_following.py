@@ -100,6 +100,7 @@ class Place:
             exported=[FP],
             ledger=self.ledger,
             puller=None,  # type: ignore[arg-type]
+            promise=lambda fingerprint, key: True,
             given=lambda block, before: None,
             read_on=lambda fingerprint, before: None,
             prefetched=lambda block, before: None,

@@ -19,9 +19,9 @@ from federation.transfer.frames import Encoder
 from federation.transfer.staging import Staging
 from moonmesh.v1 import peer_pb2
 from tests.support.catalogs import news
+from tests.support.peers_in_memory import FP, KEYS, SIZE, Bench, FakeSource, Script, data_of
 from tests.support.timing import SchedulingDelay
 from tests.support.wait import wait_for_async
-from tests.unit.test_puller import FP, KEYS, SIZE, Bench, FakeSource, Script, data_of
 
 ALL = [data_of(key) for key in KEYS]
 

@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator
 
 from federation.config import Limits
+from federation.identity import block_digest
 from federation.peers.wire import UnreachableError
 from federation.transfer.fair import PullClass
 from federation.transfer.frames import Encoder
@@ -20,8 +21,8 @@ from federation.transfer.hedge import (
 )
 from federation.transfer.source import Source
 from moonmesh.v1 import peer_pb2
+from tests.support.peers_in_memory import FP, KEYS, Bench, FakeSource, Script, data_of
 from tests.support.wait import wait_for_async
-from tests.unit.test_puller import FP, KEYS, Bench, FakeSource, Script, block_digest, data_of
 
 ALL = [data_of(key) for key in KEYS]
 

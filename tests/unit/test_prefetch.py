@@ -89,6 +89,7 @@ async def attached(namespace: Envelope, patterns: list[str]) -> engine_pb2.Attac
         exported=[],
         ledger=None,  # type: ignore[arg-type]
         puller=None,  # type: ignore[arg-type]
+        promise=lambda fingerprint, key: True,
         given=lambda block, before: None,
         read_on=lambda fingerprint, before: None,
         prefetched=lambda block, before: None,

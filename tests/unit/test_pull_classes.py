@@ -14,9 +14,9 @@ from federation.transfer.fair import PullClass
 from federation.transfer.schedule import LOWER_BLOCKS_MAX
 from moonmesh.v1 import peer_pb2
 from tests.support.catalogs import view_of
+from tests.support.peers_in_memory import FP, KEYS, Bench, FakeSource, data_of
 from tests.support.wait import wait_for_async
 from tests.unit.test_hedge import ALL, after, closing
-from tests.unit.test_puller import FP, KEYS, Bench, FakeSource, data_of
 
 
 async def test_a_lower_class_asks_bit_by_bit_and_a_first_token_for_all() -> None:
@@ -163,7 +163,7 @@ async def test_the_rest_of_a_stream_that_ended_in_its_time_is_asked_for_anew() -
         assert await hurried.block(0, now + 5.0) is not None
         assert east.timeout <= 0.1
         patient = bench.ask(timeout=5.0)
-        assert await hurried.block(1, now + 0.11) is None
+        assert await hurried.block(1, now + 0.05) is None
         hurried.leave()
         assert await bench.collect(patient) == ALL
         assert east.requests == [KEYS, KEYS[1:]]

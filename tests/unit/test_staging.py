@@ -29,6 +29,21 @@ def test_a_block_stays_for_its_time_even_when_room_is_wanted() -> None:
     assert staging.get(FP, "a") is None
 
 
+def test_a_block_that_an_engine_is_told_of_stays_for_its_time_from_then_on() -> None:
+    staging = Staging(bytes_max=10, hold=5.0)
+    for key in "ab":
+        assert staging.reserve(5, 0.0)
+        staging.land(block(key, 5, 0.0), reserved=5)
+    assert staging.promise(FP, "a", 4.0)
+    assert staging.expire(5.0) == 1
+    assert staging.get(FP, "b") is None
+    assert not staging.promise(FP, "b", 5.0), "what is gone is not promised"
+    assert staging.expire(8.9) == 0
+    assert not staging.reserve(6, 8.9)
+    assert staging.expire(9.0) == 1
+    assert (len(staging), staging.bytes) == (0, 0)
+
+
 def test_exactly_the_limit_fits() -> None:
     staging = Staging(bytes_max=10, hold=5.0)
     assert staging.reserve(10, 0.0)

@@ -7,7 +7,7 @@ from federation.transfer.allowance import Allowance
 from federation.transfer.frames import Block, Missing
 from federation.transfer.landing import Answer, Room, Taken
 from moonmesh.v1 import peer_pb2
-from tests.unit.test_puller import FP, KEYS, SIZE, Bench, FakeSource, data_of
+from tests.support.peers_in_memory import FP, KEYS, SIZE, Bench, FakeSource, data_of
 
 
 class Elsewhere(FakeSource):

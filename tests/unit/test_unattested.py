@@ -21,8 +21,8 @@ from local_group.holdings import HOPS_MAX, OWN
 from moonmesh.v1 import peer_pb2
 from tests.support.catalogs import view_of
 from tests.support.credentials import Made
+from tests.support.peers_in_memory import FakeSource, data_of
 from tests.support.wire import DATA, FP, MIB, East, drained, link_to, linked, serving
-from tests.unit.test_puller import FakeSource, data_of
 
 SIZE = 5000
 
