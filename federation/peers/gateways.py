@@ -168,7 +168,10 @@ class Gateway:
             self._guard.refuse(GuardName.STALL, time.monotonic())
             raise
         except PeerError as error:
-            raise self._noted(error) from error
+            noted = self._noted(error)
+            if noted is error:  # from itself it would be a ring, which keeps all that the call had
+                raise
+            raise noted from error
 
     async def bulk_ready(self) -> bool:
         """Waits for a connection for blocks, `peer_connect_ms` at most; whether it stands."""
