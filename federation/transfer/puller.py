@@ -145,8 +145,8 @@ class Puller:
         changed: dict[int, Carrier] = {}
         for slot in blocks[:end]:
             if isinstance(slot, Wanted):
-                other = slot.ask(pull_class, now + timeout, now + background)
-                if other and slot.carrier is not None:
+                changes = slot.ask(pull_class, now + timeout, now + background)
+                if changes and slot.carrier is not None:
                     changed[id(slot.carrier)] = slot.carrier
         for carrier in changed.values():
             carrier.reclass()
@@ -282,10 +282,8 @@ class Puller:
         """One stream, and what remains after it: asked of another holder, or given up."""
         source = job.source
         self._give_up(job)
-        others = False
-        """Whether what is left may be asked of another holder."""
-        same = False
-        """Whether this one may be asked again."""
+        others = same = False
+        """Whether what is left may be asked of another holder, and of this one again."""
         try:
             ticket = await job.admitted()
             if not isinstance(ticket, Refusal):
@@ -329,13 +327,13 @@ class Puller:
         # Its time was that of those who waited as it began: the peer has done nothing wrong.
         cut = not job.silent and now >= job.stream_ends
         for wanted in left if not cut else ():
-            if not same or wanted.resumed:
+            if wanted.resumed or not same:
                 wanted.tried.add(job.source.name)
-            wanted.resumed = wanted.resumed or same
+            wanted.resumed |= same
         if job.lost or (job.rival is not None and job.rival.active and not job.rival.lost):
             return  # the other one brings it
-        in_time = [wanted for wanted in left if wanted.until > now]
         again: set[str] = set()
+        in_time = [wanted for wanted in left if wanted.until > now]
         if others and any(w.wanted(now) for w in in_time):
             # What lies behind it is on its way: it is worth what it takes.
             again = self._start(job.fingerprint, in_time, whatever_it_takes=True)

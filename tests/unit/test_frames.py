@@ -132,7 +132,9 @@ def test_what_a_message_begins_is_known_before_it_is_fed(
         asked.append((index, size))
         return memoryview(bytearray(size))
 
-    decoder = Decoder([300] * len(items), message_bytes + 2 * frames.HEADER_BYTES, memory)
+    decoder = Decoder(
+        [300] * len(items), message_bytes + (2 + len(items)) * frames.HEADER_BYTES, memory
+    )
     for message in encode(items, message_bytes):
         asked.clear()
         announced = decoder.announced(message)

@@ -24,6 +24,7 @@ from federation.keys.namespace import Namespace
 from federation.memory import pointer_to
 from federation.transfer import passing
 from federation.transfer.ask import Ask, Wanted
+from federation.transfer.fair import PullClass
 from federation.transfer.handover import LEND_METHOD, EngineService
 from federation.transfer.passing import Mapping, Passing, PassingError
 from federation.transfer.slots import Slots
@@ -82,7 +83,7 @@ class Gateway:
         self.blocks.clear()
 
     def ask(self, fingerprint: bytes, keys: list[str], *_: Any, **__: Any) -> Ask:
-        return Ask([self.blocks.get(key) for key in keys])
+        return Ask([self.blocks.get(key) for key in keys], PullClass.FIRST_TOKEN)
 
     def put(self, key: str, data: bytes) -> StagedBlock:
         """A block that has landed."""
