@@ -8,7 +8,7 @@ from collections import deque
 
 COUNTER_NAMES = 4096
 """Names a `Counters` takes; a name made from a peer's input must not become a memory leak. The refusals
-alone have 2,772: one a peer (63), guard (22) and direction (2)."""
+alone have 2,646: one a peer (63), guard (21) and direction (2)."""
 
 
 class Counters:

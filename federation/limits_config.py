@@ -145,14 +145,15 @@ class Limits(BaseModel):
     again. Longer than anything it does in one go."""
 
     shed_windows: Annotated[int, _count(1, 1024)] = 32
-    """Windows read at once for all peers together, where the group's own Mooncake is as fast as usual. It is
-    less as soon as that is slower, so that engines do not notice: see docs/limits.md."""
+    """Calls that read a window for peers, at once and for all of them together, while the group's own
+    Mooncake is as fast as usual. Fewer as soon as it is slower, so that engines do not notice: see
+    docs/limits.md."""
     shed_windows_min_percent: Annotated[int, _count(1, 100)] = 10
-    """What is left of it at the least, in percent of one window: so much of the time one is read."""
+    """Percent of one window: what is left of it at the least. So much of the time one is read."""
     shed_slow_percent: Annotated[int, _count(150, 10_000)] = 300
-    """Of what a question to Mooncake usually takes, in percent: above it is slow ..."""
+    """Percent of what a question to Mooncake usually takes: above it is slow ..."""
     shed_slow_ms: Annotated[int, _count(1, 10_000)] = 10
-    """... if it takes so many ms more, too."""
+    """ms more than that it has to take, too, to be slow."""
 
     # Peers
     hop_limit: Annotated[int, _count(1, 1)] = 1

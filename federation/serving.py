@@ -30,7 +30,7 @@ from federation.counters import counters
 from federation.endpoints import Endpoints
 from federation.errors import MoonmeshError
 from federation.limits.guards import make_guards
-from federation.limits.names import GuardName, Kind
+from federation.limits.names import Kind
 from federation.limits.orders import Orders
 from federation.limits.shedding import Shedding
 from federation.local_store import ADMIN_SECONDS, connect_store
@@ -79,11 +79,7 @@ class Serving:
         for name, book in leases.books.items():
             self._guards[name].incoming.join(book, time.monotonic())
         self._refusals = RefusalLog()
-        self._shedding = Shedding(
-            shedding_limits(config.limits),
-            time.monotonic(),
-            enabled=GuardName.SHED not in self._guards.off,
-        )
+        self._shedding = Shedding(shedding_limits(config.limits), time.monotonic())
         self._store: StoreClient | None = None
         self._service: PeerService | None = None
         self._offers = Offers(

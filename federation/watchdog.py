@@ -21,6 +21,7 @@ from federation.counters import counters
 
 log = logging.getLogger("moonmesh.watchdog")
 
+STALLS: Final = "moonmesh_loop_stalls_total"
 STALL_SECONDS: Final = 0.05
 """What else waits for a loop is late by so much."""
 LOOK_SECONDS: Final = 0.05
@@ -45,7 +46,7 @@ class StallBook:
     """
 
     def __init__(self, process: str) -> None:
-        self._counter = f'moonmesh_loop_stalls_total{{process="{process}"}}'
+        self._counter = f'{STALLS}{{process="{process}"}}'
         self._latest: deque[dict[str, Any]] = deque(maxlen=KEPT)
         self._said_at = float("-inf")
         self._unsaid = 0
@@ -158,7 +159,8 @@ class Watchdog:
     # In the thread of its own
 
     def _watch(self) -> None:
-        while not self._ends.wait(LOOK_SECONDS):
+        while not self._ends.is_set():
+            time.sleep(LOOK_SECONDS)
             since = self._busy_since
             late = since and time.monotonic() - since >= STALL_SECONDS
             if late and self._seen[0] != since:

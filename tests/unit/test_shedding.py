@@ -46,8 +46,8 @@ class Store:
         return course
 
 
-def made(**options: bool) -> Shedding:
-    return Shedding(LIMITS, 0.0, **options)
+def made() -> Shedding:
+    return Shedding(LIMITS, 0.0)
 
 
 def learn(shedding: Shedding, seconds: float = USUAL, size: int = 1) -> None:
@@ -207,13 +207,6 @@ def test_a_peer_that_asks_all_the_time_does_not_get_what_is_left_alone() -> None
     shedding.leave("hungry", 50.3, 50.4)
     later = 50.35 + REMEMBERED_SECONDS + 0.01
     assert shedding.enter("hungry", later) == 0.0, "one that does not come back keeps nothing"
-
-
-def test_switched_off_for_a_test_it_refuses_nothing() -> None:
-    shedding = made(enabled=False)
-    learn(shedding)
-    slow(shedding, 100)
-    assert {shedding.enter("west", 50.0) for _ in range(100)} == {0.0}
 
 
 def test_slow_answers_that_come_one_by_one_count_too() -> None:
