@@ -15,8 +15,8 @@ from tests.support.federation import Federation, read, write
 from tests.support.wait import wait_for
 
 pytestmark = [pytest.mark.real, pytest.mark.alone]
-FROZEN, RUNS = 0.06, 0.01
-"""Seconds: the share of a CPU that a master gets under a quota of a seventh."""
+FROZEN, RUNS = 0.2, 0.02
+"""Seconds: the share of a CPU that a master gets under a quota of an eleventh."""
 
 
 @pytest.fixture(scope="module")
@@ -87,6 +87,6 @@ def test_peers_are_served_less_while_the_master_is_slow_and_then_as_before(
     wait_for(lambda: read(east, [next(chain)]) == ["peer"], 10, "blocks again")
     record_property(  # type: ignore[operator]
         "figure",
-        f"a master with a seventh of the time: {low} windows of {calm['windows_max']:g}, first refusal "
+        f"a master with an eleventh of the time: {low} windows of {calm['windows_max']:g}, first refusal "
         f"after {after:.1f} s, {refused()} refused; all back after {time.monotonic() - began:.1f} s",
     )
