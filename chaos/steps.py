@@ -162,15 +162,6 @@ class Switch(_Step):
         return self
 
 
-class Apply(_Step):
-    """`moonmesh config apply` of a peering.toml in which a peer has an address where nobody listens: the
-    gateway is to take it back by itself, before the step is over."""
-
-    do: Literal["apply"]
-    group: GroupName
-    peer: GroupName
-
-
 Step = Annotated[
     Signal
     | Link
@@ -182,8 +173,7 @@ Step = Annotated[
     | Certificate
     | Collector
     | Herd
-    | Switch
-    | Apply,
+    | Switch,
     Field(discriminator="do"),
 ]
 
@@ -192,8 +182,6 @@ def named(step: Step) -> Iterable[str]:
     """The places of the topology that a step names."""
     if isinstance(step, (Signal, Squeeze, Disk, Clock, Certificate)):
         return (step.group,)
-    if isinstance(step, Apply):
-        return (step.group, step.peer)
     if isinstance(step, Link):
         return (step.source, step.to)
     if isinstance(step, Hostile):
@@ -227,8 +215,7 @@ def wants(step: Step) -> tuple[str, str] | None:
 
 def keeps_books(step: Step) -> bool:
     """Whether it counts what it did, under its own word, for the invariant `books`."""
-    counting = (Squeeze, Disk, Clock, Collector, Herd, Certificate, Switch, Apply)
-    return isinstance(step, counting)
+    return isinstance(step, (Squeeze, Disk, Clock, Collector, Herd, Certificate, Switch))
 
 
 def told(step: Step) -> str:
@@ -253,6 +240,4 @@ def told(step: Step) -> str:
     if isinstance(step, Switch):
         whom = "the federation is off" if step.peer is None else f"{step.order} {step.peer}"
         return f"{whom} at {step.group}"
-    if isinstance(step, Apply):
-        return f"wrong address of {step.peer} at {step.group}"
     return f"{step.do} of {step.group}"

@@ -17,20 +17,8 @@ from chaos.errors import ChaosError
 from chaos.faults import clocks, disks, squeezing
 from chaos.faults.children import Helper
 from chaos.load.spec import LoadSpec
-from chaos.steps import (
-    Apply,
-    Certificate,
-    Clock,
-    Collector,
-    Disk,
-    Herd,
-    Squeeze,
-    Step,
-    Switch,
-    told,
-)
+from chaos.steps import Certificate, Clock, Collector, Disk, Herd, Squeeze, Step, Switch, told
 from chaos.topology import Stage
-from federation.bench.groups import moonmesh
 from federation.cli.health import ask_orders
 from federation.limits.orders import Order, Orders
 from federation.order_file import OrderFile
@@ -42,10 +30,6 @@ REFILL_S = 0.05
 SPANS_BYTES = 64 * 1024
 """Of the end of a file of spans: more than one line."""
 FEDERATION = "chaos"
-NOWHERE = "127.0.0.1:1"
-"""An address where nobody listens."""
-APPLY_S = 15.0
-"""How much longer than its step a change may be on trial, on a busy machine."""
 
 
 class Making:
@@ -106,8 +90,6 @@ class Making:
             make = self._collector(step)
         elif isinstance(step, Switch):
             make = self._switch(step)
-        elif isinstance(step, Apply):
-            make = self._apply(step)
         else:
             assert isinstance(step, Herd)
             make = self._herd(step)
@@ -255,29 +237,6 @@ class Making:
         group = self._stage.config(step.group)
         OrderFile(group.data_dir).change(change)
         return ask_orders(group.gateway_socket)
-
-    @contextlib.asynccontextmanager
-    async def _apply(self, step: Apply) -> AsyncIterator[None]:
-        self._say(told(step))
-        folder = self._stage.folder
-        file = folder / step.group / "peering.toml"
-        before, wrong = file.read_text(), folder / f"wrong-{step.group}.toml"
-        right = self._stage.network.address(step.group, step.peer)
-        wrong.write_text(before.replace(f'"{right}"', f'"{NOWHERE}"'))
-        config = self._stage.config_path(step.group)
-        applying = asyncio.create_task(
-            moonmesh(
-                *("config", "apply", str(wrong), "-c", str(config)),
-                log=folder / f"apply-{step.group}.log",
-                timeout=(step.lasts or 0) + APPLY_S,
-                inside=self._stage.site.inside(step.group),
-            )
-        )
-        try:
-            yield
-        finally:
-            code = await applying
-        self._count(step, taken_back=int(code == 1 and file.read_text() == before))
 
     # Collector and herd
 

@@ -111,6 +111,9 @@ class Bulk:
                 raise explain(error, self._peer, self._retry_after_max_ms) from error
             finally:
                 coming.cancel()
+                # What it failed with leads here, and to all that waits for it: a ring, which would stay, with
+                # the blocks that came, until Python looks for rings.
+                del coming
                 if telling is not None:
                     telling.cancel()
                 call.cancel()

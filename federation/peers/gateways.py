@@ -168,7 +168,10 @@ class Gateway:
             self._guard.refuse(GuardName.STALL, time.monotonic())
             raise
         except PeerError as error:
-            raise self._noted(error) from error
+            if isinstance(error, UnreachableError) and not isinstance(error, LostError):
+                raise self._noted(error) from error
+            self._noted(error)
+            raise  # from itself it would be a ring of references, which keeps all that the call had
 
     async def bulk_ready(self) -> bool:
         """Waits for a connection for blocks, `peer_connect_ms` at most; whether it stands."""

@@ -82,7 +82,9 @@ class SimCall:
         self.connection: Connection | None = None
         self.server_call: Any = None
         self._connected: asyncio.Future[None] = channel.loop.create_future()
-        self._error: grpc.aio.AioRpcError | None = None
+        self._status: tuple[grpc.StatusCode, str, Any] | None = None
+        """What it ended with. An error is made of it each time, as gRPC does: one that is kept keeps, by
+        its traceback, all that it went through."""
         self._cancelled = False
         self.over = False
         self._timer: asyncio.TimerHandle | None = None
@@ -139,10 +141,9 @@ class SimCall:
         most = self.channel.message_bytes_max
         if len(raw) > most:
             self.cancel()
-            self._error = rpc_error(
-                Code.RESOURCE_EXHAUSTED, f"Received message larger than max ({len(raw)} vs. {most})"
-            )
-            raise self._error
+            said = f"Received message larger than max ({len(raw)} vs. {most})"
+            self._status = (Code.RESOURCE_EXHAUSTED, said, ())
+            raise rpc_error(*self._status)
         return raw
 
     async def initial_metadata(self) -> tuple[tuple[str, str], ...]:
@@ -189,7 +190,7 @@ class SimCall:
     def failed(self, code: grpc.StatusCode, details: str, trailer: Any = ()) -> None:
         """It ends by an error, after what has come."""
         if not self.over:
-            self._error = rpc_error(code, details, trailer)
+            self._status = (code, details, trailer)
             self._end()
 
     def broken(self) -> None:
@@ -228,8 +229,8 @@ class SimCall:
     def _raise(self) -> None:
         if self._cancelled:
             raise asyncio.CancelledError
-        if self._error is not None:
-            raise self._error
+        if self._status is not None:
+            raise rpc_error(*self._status)
 
 
 class SimChannel:
