@@ -19,7 +19,7 @@ WORKERS_COST_TARGET: Final = 1.1
 READERS: Final = 2
 """Engines that pull at once, where processes are compared: one pull is one stream, of one at each end."""
 BLOCKS: Final = 128
-"""Of each such pull; two pairs of groups are there at once."""
+"""Of each such pull, at most; two pairs of groups are there at once."""
 ARMS: Final[Mapping[str, tuple[int, int]]] = {"1 + 0": (1, 0), "1 + 1": (1, 1), "2 + 2": (2, 2)}
 """Serving and pulling processes of each pair of groups; with none of the latter its gateway pulls."""
 GB: Final = 1e9
@@ -59,13 +59,18 @@ class Measured:
 
 @dataclass
 class WorkersOutcome:
-    """Of each arm."""
+    """Of each arm.
+
+    Attributes:
+        blocks: of one pull.
+    """
 
     arms: dict[str, Measured] = field(default_factory=dict)
+    blocks: int = BLOCKS
 
     def figures(self, block_bytes: int) -> dict[str, Any]:
         """A table for each, and what one costs over the other: the median of the rounds."""
-        size = READERS * BLOCKS * block_bytes
+        size = READERS * self.blocks * block_bytes
         found: dict[str, Any] = {
             name: self.arms[name].figures(size) for name in ARMS if name in self.arms
         }

@@ -44,7 +44,8 @@ async def with_workers(
 ) -> None:
     """A pair of groups for each arm, all at once; taken down again whatever happens."""
     await asyncio.to_thread(folder.mkdir)
-    written = (options.rounds + WARM_ROUNDS) * READERS * BLOCKS * options.block_bytes
+    blocks = outcome.blocks = min(BLOCKS, options.blocks)
+    written = (options.rounds + WARM_ROUNDS) * READERS * blocks * options.block_bytes
     base = free_port_base(2 * len(ARMS), options.port_base)
     limits = LIMITS | {"staging_bytes": STAGING_BYTES}
     sets: dict[str, GroupSet] = {}
@@ -67,7 +68,7 @@ async def with_workers(
             await sets[name].up()
         if not stop.is_set():
             rigs = {name: make(groups) for name, groups in sets.items()}
-            await asyncio.to_thread(_measure, options.rounds, outcome, rigs, stop, say)
+            await asyncio.to_thread(_measure, options.rounds, blocks, outcome, rigs, stop, say)
     finally:
         for groups in sets.values():
             left += await groups.down()
@@ -77,6 +78,7 @@ async def with_workers(
 
 def _measure(
     rounds: int,
+    blocks: int,
     outcome: WorkersOutcome,
     rigs: Mapping[str, Rig],
     stop: asyncio.Event,
@@ -97,7 +99,7 @@ def _measure(
             found: dict[str, tuple[float, dict[str, float]]] = {}
             for arm in list(rigs)[:: 1 if number % 2 else -1]:
                 try:
-                    found[arm] = _pulls(rigs[arm], *opened[arm], number)
+                    found[arm] = _pulls(rigs[arm], *opened[arm], number, blocks)
                 except WorkerError as error:
                     failed += 1
                     if failed > FAILED_MAX:
@@ -109,13 +111,13 @@ def _measure(
 
 
 def _pulls(
-    rig: Rig, writer: Worker, readers: list[Worker], number: int
+    rig: Rig, writer: Worker, readers: list[Worker], number: int, blocks: int
 ) -> tuple[float, dict[str, float]]:
     for place in range(len(readers)):
-        rig.write(writer, f"workers-{number}-{place}", BLOCKS)
+        rig.write(writer, f"workers-{number}-{place}", blocks)
     before = rig.seconds()
     for place, reader in enumerate(readers):
-        reader.begin("read", name=f"workers-{number}-{place}", count=BLOCKS, tier="peer")
+        reader.begin("read", name=f"workers-{number}-{place}", count=blocks, tier="peer")
     took, errors = [], []
     for reader in readers:
         try:
