@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import Any
 
 import grpc
@@ -229,6 +229,10 @@ class Gateway:
         self._diagnosed_at = now
 
         async def find_out() -> None:
-            self.reason = await self._credentials.why_not(self.address, self.peer, DIAGNOSE_SECONDS)
+            # It takes a file for a moment. Where there can be none, the reason stays what it is.
+            with suppress(OSError):
+                self.reason = await self._credentials.why_not(
+                    self.address, self.peer, DIAGNOSE_SECONDS
+                )
 
         self._diagnosis = asyncio.create_task(find_out())

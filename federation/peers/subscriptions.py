@@ -97,6 +97,7 @@ class Subscriptions:
         self._interest = Interest(60.0 * limits.interest_minutes)
         self._room = Room(limits.views_bytes)
         self._followed: dict[Name, _Subscription] = {}
+        self._closed = False
 
     # What the rest of the gateway asks
 
@@ -132,7 +133,8 @@ class Subscriptions:
         self._interest.touch(fingerprint, time.monotonic())
         for name in self._links:
             key = (name, fingerprint)
-            if fingerprint in self._sharing.imports(name) and key not in self._followed:
+            new = key not in self._followed and not self._closed
+            if new and fingerprint in self._sharing.imports(name):
                 followed = self._followed[key] = _Subscription()
                 self._make_room(key, 0)
                 followed.task = asyncio.create_task(self._follow(key, followed))
@@ -167,7 +169,8 @@ class Subscriptions:
                 followed.news.set()
 
     async def close(self) -> None:
-        """Ends all of them."""
+        """Ends all of them, and none begins any more: engines ask until the gateway is gone."""
+        self._closed = True
         tasks = [followed.task for followed in self._followed.values() if followed.task]
         for task in tasks:
             task.cancel()

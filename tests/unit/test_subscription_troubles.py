@@ -64,3 +64,13 @@ async def test_who_does_not_share_a_namespace_is_asked_seldom_until_its_hello_na
     await until_known(followed, owner)
     assert view.trouble == ""
     await followed.close()
+
+
+async def test_nothing_is_followed_once_it_is_closed() -> None:
+    owner = Owner(blocks=10)
+    followed = subscriptions(owner)
+    followed.touch(FP)
+    await until_known(followed, owner)
+    await followed.close()
+    followed.touch(FP)  # an engine that is still connected
+    assert not list(followed.views())
