@@ -155,6 +155,9 @@ def test_it_holds_after_the_gateway_and_the_group_were_restarted(pair: Federatio
     pair.wait_until_alive()
     order(pair, "west", "federation", "on")
     assert pair.peer("west", "east")["order"] == "paused", "that was not taken back"
+    # Its engine was connected to the master that is gone, and finds out with the first call.
+    engine = pair.engine("west")
+    wait_for(lambda: engine.put("here again", b"x") == 0, 10, "its engine to be connected anew")
 
 
 def test_what_was_resumed_is_pulled_again_at_once(pair: Federation) -> None:
