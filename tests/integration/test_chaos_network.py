@@ -330,6 +330,7 @@ def test_an_interrupted_run_removes_its_namespaces(scenario: str) -> None:
     assert list(marked(run)) == []
 
 
+@pytest.mark.alone  # the next run to clean up could be another test's
 def test_a_scenario_holds_after_a_killed_one_and_nothing_of_either_is_left(
     tmp_path: Path, scenario: str
 ) -> None:

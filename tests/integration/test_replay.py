@@ -138,7 +138,7 @@ def test_a_pull_is_measured_against_its_parts(place: Path, tmp_path: Path) -> No
         assert pull["cost_over_parts"] > 0
     assert 0 < found["first_block_ms_p50"] <= found["first_block_ms_p99"]
     judged = {target["name"]: target["value"] for target in report["targets"]}
-    assert len(judged) == 7
+    assert len(judged) == 8
     assert all(value is not None for value in judged.values())
     assert 0 < judged["share of a shaped link"] < 1.1
 

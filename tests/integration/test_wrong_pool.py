@@ -119,14 +119,14 @@ def test_a_place_that_starts_while_all_others_are_gone_leads_with_another_pool_o
         # 0 where it is up before the lease of the one that is frozen has ended.
         assert up.returncode in (0, 1), up.stdout
         wait_for(lambda: leading(federation, WRONG).get("leader") is None, 15, "the lease to end")
-        shown = moonmesh("status", "-c", wrong.path)
-        assert shown.returncode == 1
         # For longer than it was left to others before: it may never.
         wait_for(
             lambda: any("nobody is known to lead" in said for said in problems(federation)),
             25,
             "ten seconds without a leader",
         )
+        shown = moonmesh("status", "-c", wrong.path)
+        assert shown.returncode == 1
         (said,) = [each for each in problems(federation) if "neither leads nor follows" in each]
         assert f"the master of this place, {theirs}, has another pool" in said
         assert f"that this group had last, with the master {ours}" in said
