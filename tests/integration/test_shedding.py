@@ -16,8 +16,8 @@ from tests.support.federation import Federation, read, write
 from tests.support.wait import wait_for
 
 pytestmark = [pytest.mark.real, pytest.mark.alone]
-FROZEN, RUNS = 0.2, 0.02
-"""Seconds: the share of a CPU that a master gets under a quota of an eleventh."""
+FROZEN, RUNS = 0.06, 0.003
+"""Seconds: a master that has a twentieth of the CPU, in slices so short that hardly a question fits one."""
 READERS = 4
 """One brings too few samples a second to tell a slow master from chance."""
 
@@ -113,7 +113,7 @@ def test_peers_are_served_less_while_the_master_is_slow_and_then_as_before(
     wait_for(lambda: read(east, [next(chain)]) == ["peer"], 10, "blocks again")
     record_property(  # type: ignore[operator]
         "figure",
-        f"a master with an eleventh of the time: {low['windows']} windows of {calm['windows_max']:g}, first "
+        f"a master with a twentieth of the time: {low['windows']} windows of {calm['windows_max']:g}, first "
         f"refusal after {after:.1f} s, {low['refused']} refused; "
         f"all back after {time.monotonic() - began:.1f} s",
     )
