@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-import json
-import os
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from chaos.sim.mesh.cli import mesh
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from chaos.sim.run import Result
+from chaos.sim.playing import play_all
 
 app = typer.Typer(
     help="Simulate: the same engines, a virtual clock, a network that breaks.", no_args_is_help=True
 )
 
-PLAIN_WIDTH = 140
 GOLDEN = Path("tests/data/gossip")
 """Where the scenarios are, in a source tree."""
 
@@ -58,8 +51,8 @@ def gossip(
 ) -> None:
     """Runs worlds; exit 1 if an invariant breaks, with the story and the command that repeats it."""
     from chaos.sim.run import HEAL_ROUNDS, ROUNDS_MIN, Request, run_seeds
-    from chaos.sim.show import progress, summary, tell
-    from federation.bench.report import check_writable, write_whole
+    from chaos.sim.show import summary
+    from federation.bench.report import check_writable
     from federation.errors import UsageError
 
     check_writable(json_file)
@@ -79,22 +72,7 @@ def gossip(
         )
         for chosen in range(seed, seed + seeds)
     ]
-    cores = len(os.sched_getaffinity(0)) if processes is None else processes
-    screen = console()
-    results: list[Result] = []
-    with progress(screen) as bar:
-        task = bar.add_task("seeds", total=seeds)
-        for result in run_seeds(requests, min(cores, seeds)):
-            results.append(result)
-            bar.advance(task)
-            tell(result, bar.console)
-    summary(results, screen)
-    held = all(result.failure is None for result in results)
-    if json_file is not None:
-        report = {"held": held, "seeds": [result.as_dict() for result in results]}
-        write_whole(json.dumps(report, indent=2) + "\n", json_file)
-    if not held:
-        raise typer.Exit(1)
+    play_all(requests, run_seeds, summary, processes=processes, json_file=json_file)
 
 
 @app.command()
@@ -131,11 +109,3 @@ def golden(
             typer.echo(found, nl=False)
     if other and not write:
         raise typer.Exit(1)
-
-
-def console() -> Console:
-    """Where results are printed."""
-    from rich.console import Console
-
-    screen = Console(highlight=False)
-    return screen if screen.is_terminal else Console(width=PLAIN_WIDTH, highlight=False)

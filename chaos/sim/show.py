@@ -12,7 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 if TYPE_CHECKING:
-    from chaos.sim.mesh.run import Result as MeshResult
+    from chaos.sim.playing import Played
     from chaos.sim.run import Result
     from gossip.view import PeerView
 
@@ -30,7 +30,7 @@ def progress(console: Console) -> Progress:
     )
 
 
-def tell(result: Result | MeshResult, console: Console) -> None:
+def tell(result: Played, console: Console) -> None:
     """The short story of a world in which something broke."""
     failure = result.failure
     if failure is None:

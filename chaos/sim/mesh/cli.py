@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import os
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-if TYPE_CHECKING:
-    from chaos.sim.mesh.run import Result
+from chaos.sim.playing import play_all
 
 
 class FaultsWish(str, Enum):
@@ -34,11 +31,9 @@ def mesh(
 ) -> None:
     """Runs worlds of whole gateways; exit 1 if an invariant breaks, with the story and the command that
     repeats it."""
-    from chaos.sim.cli import console
     from chaos.sim.mesh.run import HEAL_ROUNDS, ROUNDS_MIN, Request, run_seeds
     from chaos.sim.mesh.show import summary
-    from chaos.sim.show import progress, tell
-    from federation.bench.report import check_writable, write_whole
+    from federation.bench.report import check_writable
     from federation.errors import UsageError
 
     check_writable(json_file)
@@ -52,19 +47,4 @@ def mesh(
         Request(groups=groups, seed=chosen, rounds=rounds, faults=faults.value)
         for chosen in range(seed, seed + seeds)
     ]
-    cores = len(os.sched_getaffinity(0)) if processes is None else processes
-    screen = console()
-    results: list[Result] = []
-    with progress(screen) as bar:
-        task = bar.add_task("seeds", total=seeds)
-        for result in run_seeds(requests, min(cores, seeds)):
-            results.append(result)
-            bar.advance(task)
-            tell(result, bar.console)
-    summary(results, screen)
-    held = all(result.failure is None for result in results)
-    if json_file is not None:
-        report = {"held": held, "seeds": [result.as_dict() for result in results]}
-        write_whole(json.dumps(report, indent=2) + "\n", json_file)
-    if not held:
-        raise typer.Exit(1)
+    play_all(requests, run_seeds, summary, processes=processes, json_file=json_file)
