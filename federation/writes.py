@@ -89,9 +89,14 @@ class Writes:
 
         To be called before the put returns to its caller, who may write into its memory then.
         """
-        if self._link is None or sum(batch.sizes) < BESIDE_BYTES:
+        if self._link is None:
+            return list  # nobody is told of them
+        if sum(batch.sizes) < BESIDE_BYTES:
             return lambda: batch.digests(self._fingerprint)
-        made = self._beside.submit(batch.digests, self._fingerprint)
+        try:
+            made = self._beside.submit(batch.digests, self._fingerprint)
+        except RuntimeError:  # closed: the put will say so
+            return list
         # The thread may be at those of others, or not have come to run.
         return lambda: batch.digests(self._fingerprint) if made.cancel() else made.result()
 

@@ -247,3 +247,22 @@ def test_nobody_reads_the_callers_memory_after_a_put_that_failed(
     with pytest.raises(StoreClosed):
         put_large(bench)
     assert ended.is_set()
+
+
+def test_without_a_gateway_no_digests_are_made(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never(self: Batch, fingerprint: bytes) -> list[bytes | None]:
+        raise AssertionError("nobody is told of them")
+
+    monkeypatch.setattr(Batch, "digests", never)
+    assert bench.put("small") == [OK]
+    assert put_large(bench)[1] == [OK] * 3
+
+
+def test_a_large_put_after_the_close_is_told_that_it_is_closed(bench: Bench) -> None:
+    linked(bench)
+    bench.client.close()
+    bench.writes.close()
+    with pytest.raises(StoreClosed):
+        put_large(bench)
