@@ -208,6 +208,7 @@ class Gateway:
                 "copies_bytes": lambda: self._copies.bytes,
                 "feed_blocks": lambda: self._serving.waiting if self._serving else 0,
                 "pulls": lambda: puller.waiting,
+                "engines": lambda: side.engines.attached.count(time.monotonic()),
                 "followers_blocks": lambda: self._group.waiting,
             },
             problems=self._problems,
