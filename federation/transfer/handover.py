@@ -234,7 +234,6 @@ class EngineService:
             await self._refuse(context, "another memory", grpc.StatusCode.FAILED_PRECONDITION)
         lent = _Lent(self._slots, self._limits.message_bytes)
         give_up = await self._hand_over(request, context, lent)
-        counters.add("moonmesh_lent_blocks_total", len(lent.blocks))
         await asyncio.sleep(give_up - asyncio.get_running_loop().time())
 
     async def _hand_over(
@@ -366,6 +365,7 @@ class _Lent:
 
     def block(self, index: int, block: StagedBlock) -> Iterator[bytes]:
         self.blocks.append(block)
+        counters.add("moonmesh_lent_blocks_total")  # now: who has all of it ends the call at once
         offset = self._slots.offset(block.data)
         return self._writer.place(Place(index, len(block.data), offset, block.digest))
 
