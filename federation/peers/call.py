@@ -34,20 +34,21 @@ class OpenCalls:
     """The calls under way, so that an order can end them."""
 
     def __init__(self) -> None:
-        self._open: defaultdict[tuple[str, Kind], set[Interruptible]] = defaultdict(set)
+        # In the order in which they began: simulated worlds end them so, too, each time.
+        self._open: defaultdict[tuple[str, Kind], dict[Interruptible, None]] = defaultdict(dict)
 
     def begin(self, peer: str, kind: Kind) -> Interruptible:
         """One begins, in the task that is running."""
         task = asyncio.current_task()
         assert task is not None, "called in a task"
         part = Interruptible(task)
-        self._open[peer, kind].add(part)
+        self._open[peer, kind][part] = None
         return part
 
     def over(self, peer: str, kind: Kind, part: Interruptible) -> None:
         """It is over, however it ended."""
         part.over = True
-        self._open[peer, kind].discard(part)
+        self._open[peer, kind].pop(part, None)
 
     def end(self, peer: str, kind: Kind) -> None:
         """Ends those of a peer: each is told why by its guard's order."""
