@@ -188,6 +188,9 @@ def soak(
         int | None, typer.Option(min=0, help="Repeats a run.", show_default="drawn")
     ] = None,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the report.")] = None,
+    html: Annotated[
+        Path | None, typer.Option(help="Write one HTML page: what grew, and what broke.")
+    ] = None,
     keep: Annotated[bool, typer.Option("--keep", help="Keep the folder with all logs.")] = False,
     port_base: Annotated[
         int, typer.Option(min=1024, max=29_000, help="Look for free ports from here.")
@@ -206,7 +209,7 @@ def soak(
 
     from chaos.network.choose import choose
     from chaos.progress import ConsoleProgress
-    from chaos.report import show, write_json
+    from chaos.report import show, write_html, write_json
     from chaos.runner import Planned, Runner
     from chaos.soak.report import show_trends, soak_dict
     from chaos.soak.watching import Watch
@@ -216,6 +219,7 @@ def soak(
     from local_group.scheduling import NOT_SHARED, one_share
 
     check_writable(json_file)
+    check_writable(html)
     asked: dict[str, float | str] = {"trace_rate": rate}
     if trace is not None:
         next(read_trace(trace, 1))  # what cannot be read is told before anything is started
@@ -250,6 +254,8 @@ def soak(
         console.print(f"the logs are kept in {outcome.kept}", highlight=False)
     if json_file is not None:
         write_json(report, json_file)
+    if html is not None:
+        write_html(report, html)
     if outcome.interrupted:
         raise typer.Exit(128 + outcome.interrupted)
     if not report["held"]:

@@ -19,6 +19,9 @@ from local_group.config import MIB
 def soak_dict(outcome: Outcome, seed: int, rate: float, trends: Sequence[Trend], short: int) -> Any:
     """The report as it stands in the JSON file: that of the runs, and `soak`."""
     report = as_dict(outcome, seed)
+    for one in report["scenarios"]:
+        if one["held"]:  # an hour of charts in which nothing is to be seen
+            one["figures"].pop("story", None)
     counted = [r for r in outcome.results if not r.skipped and not r.repeated]
     report["soak"] = {
         "rate": rate,
@@ -31,6 +34,7 @@ def soak_dict(outcome: Outcome, seed: int, rate: float, trends: Sequence[Trend],
                 "growth": t.growth,
                 "noise": t.noise,
                 "held": t.held,
+                "medians": t.medians,
             }
             for t in trends
         ],

@@ -33,6 +33,7 @@ class Trend:
         begin: where the line begins.
         growth: from there to its end.
         noise: of the medians about the line.
+        medians: of the `BINS` stretches.
     """
 
     process: str
@@ -41,6 +42,7 @@ class Trend:
     begin: float
     growth: float
     noise: float
+    medians: tuple[float, ...] = ()
 
     @property
     def allowed(self) -> float:
@@ -80,4 +82,6 @@ def trend(
     low, high = np.percentile(rest, NOISE_PERCENT)
     span = float(at[-1] - at[0])
     begin = float(np.median(rest)) + slope * float(at[0])
-    return Trend(process, figure, span, begin, slope * span, float(high - low))
+    return Trend(
+        process, figure, span, begin, slope * span, float(high - low), tuple(map(float, y))
+    )

@@ -6,6 +6,7 @@ import asyncio
 import os
 import random
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,10 @@ import pytest
 from typer.testing import CliRunner
 
 from chaos.cli import app
+from chaos.drawing.growth import course
+from chaos.drawing.page import page
 from chaos.load.replayed import CHAIN_BLOCKS, Replayed
+from chaos.report import as_dict
 from chaos.runner import Outcome, Result
 from chaos.soak.report import soak_dict
 from chaos.soak.trend import SAMPLES_MIN, Trend, trend
@@ -202,6 +206,22 @@ def test_growth_in_one_process_is_what_the_soak_says() -> None:
     assert targets["growth of rss in any process"] is True
     assert targets["growth of threads in any process"] is False
     assert targets["growth of descriptors in any process"] is None
+
+
+def test_the_page_shows_each_process_and_escapes_its_name() -> None:
+    bad = replace(told("threads", [40 + t / 300 for t in HOUR]), process="<b>")
+    shown = page(soak_dict(Outcome([result()]), 1, 30, [bad], 3))
+    assert "&lt;b&gt;<td>threads" in shown
+    assert '<span class="mark broken">grows</span>' in shown
+    assert shown.count("<polyline") == 1
+    assert "What grew" not in page(as_dict(Outcome([result()]), 1))
+
+
+def test_what_hardly_moves_looks_like_it() -> None:
+    points = course([40.0, 41.0], 1).split('points="')[1].split('"')[0]
+    heights = {point.split(",")[1] for point in points.split()}
+    assert heights == {"15.2", "12.8"}
+    assert course([1.0], 1) == ""
 
 
 def test_its_scenario_lets_one_group_live() -> None:
