@@ -65,10 +65,15 @@ class Workload(Section):
     exists_rate: Annotated[float, Field(strict=False, ge=0, le=1000)] = 3.0
     guest_rate: Annotated[float, Field(strict=False, ge=0, le=1000)] = 0.0
     """Reads, in the guest namespace, of chains that the hostile peers claim."""
+    trace_rate: Annotated[float, Field(strict=False, ge=0, le=1000)] = 0.0
+    """Requests of a trace a second, of all groups together: a prompt's chain is read wherever it is, and
+    what is missing written. They go on where the run before has ended."""
+    trace: Annotated[str, Field(max_length=4096)] = ""
+    """The trace's file; empty: the one that comes with the package."""
     deadline_ms: Annotated[int, Field(ge=5, le=10_000)] = 200
     """Of reads of local chains, of writes and of exists."""
     peer_deadline_ms: Annotated[int, Field(ge=5, le=10_000)] = 500
-    """Of reads of chains of peers."""
+    """Of reads of chains of peers, and of a trace's."""
     afterwards: Afterwards | None = None
     """None: as before. For loads under which no peer answers in time, broken or not: peer hits that
     return could not be seen."""
