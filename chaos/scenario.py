@@ -10,7 +10,20 @@ from pydantic import Field, model_validator
 from chaos.hostile.names import Answer, Attack
 from chaos.invariants.parameters import Invariants
 from chaos.section import LINE_S, GroupName, Section, Topology, check_namespaces, check_one_of
-from chaos.steps import Herd, Hostile, Signal, Step, Switch, keeps_books, named, over, told, wants
+from chaos.steps import (
+    Apply,
+    Herd,
+    Hostile,
+    Signal,
+    Step,
+    Switch,
+    Throttle,
+    keeps_books,
+    named,
+    over,
+    told,
+    wants,
+)
 from federation.limits.names import GuardName
 
 SUMMARY_CHARS = 200
@@ -110,12 +123,12 @@ class Scenario(Section):
                 check_one_of(step.answer, [a.value for a in Answer], f"step {number}: answer")
                 check_one_of(step.attack, [a.value for a in Attack], f"step {number}: attack")
                 check_namespaces(step.namespaces, f"step {number}")
-            if isinstance(step, Signal) and step.part.startswith("store-"):
+            if isinstance(step, (Signal, Throttle)) and step.part.startswith("store-"):
                 stores = [f"store-{i}" for i in range(self.topology.stores)]
                 check_one_of(step.part, stores, f"step {number}: part")
-            if not isinstance(step, (Hostile, Switch)) and set(named(step)) & hostile:
+            if not isinstance(step, (Hostile, Switch, Apply)) and set(named(step)) & hostile:
                 raise ValueError(f"step {number}: {step.do} needs real groups")
-            if isinstance(step, Switch):
+            if isinstance(step, (Switch, Apply)):
                 check_one_of(step.group, groups, f"step {number}: group")
             if isinstance(step, Herd):
                 self._check_herd(number, step)
