@@ -29,9 +29,10 @@ from federation.counters import counters
 from federation.endpoints import Endpoints
 from federation.errors import MoonmeshError
 from federation.limits.guards import make_guards
-from federation.limits.names import Kind
+from federation.limits.names import GuardName, Kind
 from federation.limits.orders import Orders
 from federation.limits.shedding import Shedding
+from federation.limits.switches import guards_off
 from federation.local_store import ADMIN_SECONDS, connect_store
 from federation.peers.channel import Channel, message_bytes_max, receive_now, send_now
 from federation.peers.details import GUARDS
@@ -78,6 +79,7 @@ class Serving:
         for name, book in leases.books.items():
             self._guards[name].incoming.join(book, time.monotonic())
         self._refusals = RefusalLog()
+        self._unyielding = GuardName.GIVING_WAY in guards_off(os.environ)
         self._shedding = Shedding(shedding_limits(config.limits), time.monotonic())
         self._store: StoreClient | None = None
         self._service: PeerService | None = None
@@ -139,7 +141,7 @@ class Serving:
                 limits=limits,
                 gone=relay.gone,
                 lost=relay.lost,
-                shedding=self._shedding,
+                shedding=None if self._unyielding else self._shedding,
             ),
             limits=limits,
             guards=self._guards,
