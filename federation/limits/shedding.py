@@ -12,7 +12,7 @@ while a master stands still nobody gets to ask it more, and when it runs, for a 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -82,6 +82,7 @@ class Shedding:
         self._limits = limits
         self._baselines: dict[tuple[str, int, int], float] = {}
         self._tick = _Tick()
+        self._few: list[_Tick] = []  # of which too little was asked yet to go by its number
         self._ticks: deque[_Tick] = deque(
             maxlen=GATHER_TICKS
         )  # since the last cut; the latest last
@@ -140,9 +141,14 @@ class Shedding:
         elapsed, self._ticked_at = max(0.0, now - self._ticked_at), now
         self._tick.elapsed, self._tick.own_delay = elapsed, own_delay
         self._ticks.append(self._tick)
+        self._few.append(self._tick)
         self._tick = _Tick()
-        asked = any(tick.count for tick in self._ticks)
-        if self._is_slow():
+        few = self._few
+        asked = sum(tick.count for tick in few)
+        if asked >= SAMPLES_FEW or len(few) >= GATHER_TICKS:
+            self._few = []
+        many_slow = asked >= SAMPLES_FEW and 2 * len(self._slow_of(few)) > asked
+        if many_slow or self._slow_takes_most():
             self._cut()
         else:
             self._grow()
@@ -209,23 +215,16 @@ class Shedding:
         rise = self._limits.rise_s + own_delay
         return seconds > self._limits.times * usual and seconds > usual + rise
 
-    def _is_slow(self) -> bool:
-        """By the latest ticks with enough of them in number, and by the time of all of them."""
-        ticks = list(self._ticks)
-        for first in reversed(range(len(ticks))):
-            asked = sum(tick.count for tick in ticks[first:])
-            if asked >= SAMPLES_FEW:
-                if 2 * len(self._slow_of(ticks[first:])) > asked:
-                    return True
-                break
+    def _slow_takes_most(self) -> bool:
+        ticks = self._ticks
         slow = self._slow_of(ticks)
         # Of those who ask one after the other, which is what `seconds` adds up to where they do so all the
         # time; where they do not, a few slow ones among many that took no time must not be most of it.
         whole = max(sum(tick.seconds for tick in ticks), sum(tick.elapsed for tick in ticks))
         return len(slow) >= SAMPLES_FEW and 2 * sum(slow) > whole
 
-    def _slow_of(self, ticks: Sequence[_Tick]) -> list[float]:
-        """Seconds of each slow question, less what this process itself was late."""
+    def _slow_of(self, ticks: Iterable[_Tick]) -> list[float]:
+        """Seconds of each slow question, of those that are slow without what this process itself was late."""
         return [
             seconds
             for tick in ticks
