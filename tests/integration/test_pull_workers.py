@@ -44,8 +44,8 @@ def written(pair: Federation, name: str, count: int) -> list[str]:
     """Keys of blocks in east, of which west knows."""
     keys = [f"{name}-{i}" for i in range(count)]
     for start in range(0, count, 200):
-        write(pair.store("east"), keys[start : start + 200])
-    wait_for(lambda: read(pair.store("west"), keys[-1:]) == ["peer"], 20, "west to see them")
+        write(pair.engine("east"), keys[start : start + 200])
+    wait_for(lambda: read(pair.engine("west"), keys[-1:]) == ["peer"], 20, "west to see them")
     return keys[:-1]
 
 
@@ -53,7 +53,7 @@ def test_blocks_come_through_them(pair: Federation) -> None:
     wait_for(lambda: all_well(pair), 30, "them to start")
     keys = written(pair, "through", 401)
     for start in range(0, 400, 50):
-        assert read(pair.store("west"), keys[start : start + 50]) == ["peer"] * 50
+        assert read(pair.engine("west"), keys[start : start + 50]) == ["peer"] * 50
     assert any(connections(each["pid"]) > 0 for each in workers(pair))
     assert pair.status("west")["staging"]["reserved"] == 0
     assert all(each["pulls"] == 0 for each in workers(pair))
@@ -65,7 +65,7 @@ def test_one_that_ends_or_hangs_costs_no_wrong_byte_and_not_its_peer(
 ) -> None:
     """`read` compares each block with what was written."""
     wait_for(lambda: all_well(pair), 30, "them to be there")
-    west = pair.store("west", deadline_ms=5000)
+    west = pair.engine("west", deadline_ms=5000)
     keys = written(pair, number.name, 1201)
     before = [each["pid"] for each in workers(pair)]
     tiers: list[str] = []
@@ -99,4 +99,4 @@ def test_all_end_with_their_gateway(pair: Federation) -> None:
     assert not any(each.is_running() for each in (*found, keeper))
     wait_for(lambda: all_well(pair), 60, "the next ones")
     keys = written(pair, "again", 41)
-    assert read(pair.store("west"), keys) == ["peer"] * 40
+    assert read(pair.engine("west"), keys) == ["peer"] * 40

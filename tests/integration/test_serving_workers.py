@@ -47,13 +47,13 @@ def workers(federation: Federation, name: str = "east") -> list[dict[str, Any]]:
 
 def test_each_listens_and_offers_all(pair: Federation) -> None:
     keys = [f"all-{i}" for i in range(8)]
-    write(pair.store("east"), keys)
+    write(pair.engine("east"), keys)
     found = workers(pair)
     assert [each["state"] for each in found] == ["serving"] * WORKERS
     assert len({each["pid"] for each in found}) == WORKERS
     wait_for(lambda: {w["blocks"] for w in workers(pair)} == {8}, 20, "both to be told of all")
-    wait_for(lambda: read(pair.store("west"), keys[:1]) == ["peer"], 20, "west to see them")
-    assert read(pair.store("west"), keys) == ["peer"] * 8
+    wait_for(lambda: read(pair.engine("west"), keys[:1]) == ["peer"], 20, "west to see them")
+    assert read(pair.engine("west"), keys) == ["peer"] * 8
     assert [each["state"] for each in (pair.status("west")["serving"],)] == ["serving"]
     assert pair.status("west")["serving_others"] == []
 
@@ -62,10 +62,10 @@ def test_one_that_is_killed_under_load_costs_no_byte_and_its_peer_is_not_shut_ou
     pair: Federation,
 ) -> None:
     """`read` compares each block with what was written."""
-    west = pair.store("west", deadline_ms=5000)
+    west = pair.engine("west", deadline_ms=5000)
     keys = [f"kill-{i}" for i in range(1200)]
     for start in range(0, len(keys), 200):
-        write(pair.store("east"), keys[start : start + 200])
+        write(pair.engine("east"), keys[start : start + 200])
     wait_for(lambda: read(west, keys[-1:]) == ["peer"], 20, "west to see them")
     before = {each["pid"]: each["restarts"] for each in workers(pair)}
     victim = next(iter(before))
@@ -87,7 +87,7 @@ def test_one_that_is_killed_under_load_costs_no_byte_and_its_peer_is_not_shut_ou
 def test_what_a_peer_may_have_it_has_of_all_of_them_together(pair: Federation) -> None:
     keys = [f"rate-{i}" for i in range(2401)]
     for start in range(0, len(keys), 200):
-        write(pair.store("east"), keys[start : start + 200])
+        write(pair.engine("east"), keys[start : start + 200])
     readers = [pair.engine("west", deadline_ms=10_000 + i) for i in range(4)]
     wait_for(lambda: read(readers[0], keys[-1:]) == ["peer"], 20, "west to see them")
     before, moved = served(pair), pair.counter("west", MOVED)
