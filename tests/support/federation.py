@@ -211,6 +211,15 @@ class Federation:
         peers = self.status(name).get("peers", [])
         return next((dict(peer) for peer in peers if peer["name"] == other), {})
 
+    def serving(self, name: str) -> dict[str, Any]:
+        """What the gateway of a group says of what serves peers; {} while there is none."""
+        return dict(self.status(name).get("serving") or {})
+
+    def serves_anew(self, name: str, pid: int) -> bool:
+        """Whether another process than that one serves."""
+        now = self.serving(name)
+        return now.get("state") == "serving" and now.get("pid") not in (None, pid)
+
     def counter(self, name: str, counter: str) -> int:
         """One counter of a group's gateway."""
         return int(self.status(name).get("counters", {}).get(counter, 0))

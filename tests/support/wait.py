@@ -11,8 +11,8 @@ from typing import TypeVar
 T = TypeVar("T")
 
 PATIENCE = 2.0 if "PYTEST_XDIST_WORKER" in os.environ else 1.0
-"""Times the given timeout: a machine that runs other tests beside is later, and no test judges by what it waits
-for how long something takes. What does so measures it, and runs alone."""
+"""Times the given timeout: a machine that runs other tests beside is later, and no test judges how long
+something takes by waiting for it. What judges that measures it, and runs alone."""
 
 
 def wait_for(condition: Callable[[], T], timeout: float, what: str, every: float = 0.02) -> T:
