@@ -361,7 +361,6 @@ def test_the_command_line_loads_little() -> None:
     heavy = [
         "pydantic",
         "grpc",
-        "aiohttp",
         "numpy",
         "mooncake",
         "psutil",
