@@ -14,7 +14,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from typer.testing import CliRunner
 
+from federation.cli import main
 from federation.cli.health import ask_status
 from federation.client import FederatedStore
 from federation.identity import Envelope, block_digest
@@ -23,7 +25,6 @@ from tests.support.groups import (
     RunningGroup,
     environment,
     free_port_base,
-    moonmesh,
     write_group,
 )
 from tests.support.hosts import FarStore, Hosts
@@ -96,10 +97,9 @@ class Federation:
         self._engines: dict[str, Engine] = {}
         self.groups: dict[str, RunningGroup] = {}
         options = [f"--group={name}={self._addresses(name)}" for name in names]
-        made = moonmesh(
-            "peer", "init", folder, "--federation", "test", *options, "--namespaces", shared
-        )
-        assert made.returncode == 0, made.stdout + made.stderr
+        init = ["peer", "init", str(folder), "--federation", "test", *options]
+        made = CliRunner().invoke(main.app, [*init, "--namespaces", shared])
+        assert made.exit_code == 0, made.output
         for one, other in without:
             self._part(one, other)
             self._part(other, one)
