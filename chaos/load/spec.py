@@ -57,6 +57,12 @@ class LoadSpec(BaseModel):
     peer_threads: int = 2
     writes_back: bool = True
     """Whether what no peer gave is written, as an engine does that has computed it."""
+    trace_rate: float = 0.0
+    """Requests of a trace a second that fall to this group."""
+    trace: str = ""
+    """Its file; empty: the one that comes with the package."""
+    trace_groups: tuple[str, ...] = ()
+    """Which share its requests."""
     probe: bool = False
     """Whether this engine only reads what its group's other engine has written."""
 
