@@ -15,7 +15,7 @@ import pytest
 from federation.config import load_group
 from federation.errors import MoonmeshError
 from federation.peers import processes
-from tests.support.federation import Federation, read, write
+from tests.support.federation import Federation, read, read_unhurried, write
 from tests.support.wait import wait_for
 
 pytestmark = [pytest.mark.real]
@@ -74,7 +74,7 @@ def test_one_that_is_killed_under_load_costs_no_byte_and_its_peer_is_not_shut_ou
         for start in range(0, len(keys) - 1, 40):
             if start == 400:
                 beside.submit(os.kill, victim, signal.SIGKILL)
-            tiers += read(west, keys[start : start + 40])
+            tiers += read_unhurried(west, keys[start : start + 40])
     assert tiers.count("peer") + tiers.count("local") >= 0.9 * len(tiers), "the other one serves"
     wait_for(lambda: all(each["state"] == "serving" for each in workers(pair)), 30, "both to serve")
     after = {each["pid"] for each in workers(pair)}
