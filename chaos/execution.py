@@ -174,8 +174,11 @@ async def _pass(
 
 
 async def _until_end(stage: Stage, scenario: Scenario, one: Pass) -> None:
-    """Waits for the end of the load: where all that is waited for is peer hits, they end it."""
+    """Waits for the end of the load: where all that is waited for is peer hits, they end it. A trace goes
+    on to the end."""
     returns, owners = scenario.invariants.returns, scenario.returning
+    if scenario.workload.trace_rate:
+        returns = None
     while (left := one.end - time.monotonic()) > 0:
         groups = one.asking(stage.topology.groups, owners)
         if (

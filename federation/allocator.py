@@ -8,15 +8,19 @@ from typing import Final
 MESSAGES_BYTES_MAX: Final = 32 << 20
 """What is at most as large comes out of memory that is kept. glibc takes no more."""
 KEPT_BYTES: Final = 64 << 20
-"""Free memory that is kept at the end of the heap."""
+"""Free memory that is kept at the end of a heap, unless the caller says otherwise."""
 _M_TRIM_THRESHOLD: Final = -1
 _M_MMAP_THRESHOLD: Final = -3
 
 
-def keep_memory_of_messages() -> None:
+def keep_memory_of_messages(kept_bytes: int = KEPT_BYTES) -> None:
     """Messages of 1 MiB come and go all the time. By itself glibc gets fresh pages for many of them and
-    gives them back, which is a fault for each 4 KiB: a quarter of a core's second for a GB that is pulled."""
+    gives them back, which is a fault for each 4 KiB: a quarter of a core's second for a GB that is pulled.
+
+    Args:
+        kept_bytes: free memory that is kept at the end of each heap.
+    """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # not every C library has it
     if mallopt is not None:
         mallopt(_M_MMAP_THRESHOLD, MESSAGES_BYTES_MAX)
-        mallopt(_M_TRIM_THRESHOLD, KEPT_BYTES)
+        mallopt(_M_TRIM_THRESHOLD, kept_bytes)

@@ -47,13 +47,17 @@ class Batch:
         ]
 
 
-def names_of(stored: Callable[[Sequence[str]], list[str]], keys: Sequence[str]) -> list[str]:
-    """See `Batch.names`. Thousands are looked at as a whole: nearly always all of them are plain ASCII."""
+def are_plain(keys: Sequence[str]) -> bool:
+    """Whether all are keys of plain ASCII, as nearly always. Thousands are looked at as a whole."""
     try:
-        plain = "".join(keys).isascii() and "" not in keys
+        return "".join(keys).isascii() and all(keys)
     except TypeError:  # one is no string
-        plain = False
-    if plain:
+        return False
+
+
+def names_of(stored: Callable[[Sequence[str]], list[str]], keys: Sequence[str]) -> list[str]:
+    """See `Batch.names`."""
+    if are_plain(keys):
         return stored(keys)
     good = iter(stored([key for key in keys if _is_key(key)]))
     return [next(good) if _is_key(key) else "" for key in keys]

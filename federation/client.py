@@ -52,7 +52,7 @@ FEDERATION_MS = 1000
 EXISTS_WAIT_MS = 50
 """How long a read-side exists waits for blocks to land, in ms."""
 PATIENCE_SECONDS = 30.0
-"""Deadline of a local call that was given none and needs bounce memory: put, get, exists."""
+"""Deadline of a local call that was given none and needs bounce memory: put, get."""
 ATTACH_WAIT_SECONDS = 2.0
 """How long `setup` waits for the gateway before it goes on without."""
 MARGIN_SECONDS = 0.05
@@ -302,15 +302,15 @@ class FederatedStore:
             for_write: asked in order to skip a write: the local Mooncake alone is asked.
         """
         store = self._ready()
-        seconds = self._seconds(deadline_ms)
-        until = Deadline(seconds or PATIENCE_SECONDS)
+        until = self._until(deadline_ms)
         with span(SPAN_ENGINE_EXISTS, {"moonmesh.keys": len(keys)}, kind=SpanKind.CLIENT):
             results = local_exists(store, self._stored, keys, until)
             link = None if for_write else self._usable_link()
             wait = (self._exists_wait_ms if wait_ms is None else wait_ms) / 1000
-            if seconds is not None:
-                wait = min(wait, max(0.0, until.left() - MARGIN_SECONDS))
-            timeout = min(until.left(), wait + MARGIN_SECONDS)
+            timeout = wait + MARGIN_SECONDS
+            if until is not None:
+                timeout = min(timeout, until.left())
+                wait = min(wait, max(0.0, timeout - MARGIN_SECONDS))
             for place in landed_from_peers(link, keys, results, wait, timeout):
                 results[place] = 1
         return results

@@ -70,7 +70,7 @@ def landed_from_peers(
 
 def _absent(link: GatewayLink | None, keys: Sequence[str], results: Sequence[int]) -> list[int]:
     """Places to ask peers for: what is not here, less what nobody could hold."""
-    if link is None:
+    if link is None or (results and min(results) > 0):
         return []
     return [
         place

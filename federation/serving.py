@@ -24,7 +24,7 @@ from dataclasses import asdict
 from typing import Any
 
 from federation import telemetry
-from federation.catalog.offers import Offers
+from federation.allocator import keep_memory_of_messages
 from federation.config import Limits
 from federation.counters import counters
 from federation.endpoints import Endpoints
@@ -37,7 +37,6 @@ from federation.limits.switches import guards_off
 from federation.local_store import ADMIN_SECONDS, connect_store
 from federation.peers.channel import Channel, message_bytes_max, receive_now, send_now
 from federation.peers.details import GUARDS
-from federation.peers.feed import Replica
 from federation.peers.gossip_config import gossip_config
 from federation.peers.lease_book import LeaseBook
 from federation.peers.namespaces import told_to
@@ -46,6 +45,7 @@ from federation.peers.service import PeerService
 from federation.peers.setup import Setup, read_setup
 from federation.peers.wire import worker_metadata
 from federation.timeouts import unless
+from federation.tracking import offering
 from federation.transfer.measuring import measure, shedding_limits
 from federation.transfer.server import BlockServer
 from federation.trust.handshakes import RefusalLog, StderrWatch
@@ -61,6 +61,10 @@ log = logging.getLogger("moonmesh.serving")
 RESERVED_BYTES = 768 * 1024 * 1024
 """Memory that is asked for and never touched (thread stacks, allocator arenas): measured 500 MiB. It is
 added to `serving_memory` where the kernel counts what is asked for."""
+
+KEPT_BYTES = 16 * 1024 * 1024
+"""Free memory that is kept for messages at the end of each heap: less than a gateway's, for what peers do
+here counts against `serving_memory`."""
 
 
 class Serving:
@@ -84,20 +88,7 @@ class Serving:
         self._shedding = Shedding(shedding_limits(config.limits), time.monotonic())
         self._store: StoreClient | None = None
         self._service: PeerService | None = None
-        self._offers = Offers(
-            log_id=os.urandom(16),
-            entries_max=config.limits.log_entries,
-            page_entries=config.limits.catalog_page_entries,
-            namespaces=setup.callers.all_exported,
-            unattested=config.unattested,
-            changed=self._moved,
-        )
-        self._replica = Replica(
-            blocks_max=config.limits.holdings_blocks,
-            hop_limit=config.limits.hop_limit,
-            on_change=self._offers.take,
-            unattested_ok=config.unattested.__contains__,
-        )
+        self._offers, self._replica = offering(config, setup.callers.all_exported, self._moved)
 
     async def run(self, end: socket.socket, stop: asyncio.Event) -> None:
         """Serves until `stop` is set, or the gateway is gone.
@@ -286,6 +277,7 @@ def main() -> int:
             return 0
         setup = read_setup(first.setup)
         restrict(setup.group.limits)
+        keep_memory_of_messages(KEPT_BYTES)
         workers = setup.group.serving.workers
         leases = LeaseBook(book, setup.callers, setup.worker, workers)
         os.close(book)

@@ -17,7 +17,7 @@ def are_keys(keys: Sequence[str]) -> bool:
         "".join(keys)
     except TypeError:
         return False
-    return "" not in keys
+    return all(keys)
 
 
 def screen(

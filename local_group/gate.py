@@ -163,7 +163,8 @@ class Gate:
         limits = self._limits
         now, seconds = self._clock(), ended - began
         allowed = limits.slow_call_s + size / limits.slow_bytes_per_s
-        unwell = max(results, default=0) < 0 and not codes.UNWELL.isdisjoint(results)
+        answers = codes.distinct(results)
+        unwell = max(answers, default=0) < 0 and not codes.UNWELL.isdisjoint(answers)
         # Looked up for the few calls that may need the excuse.
         lost = self._lost(began, ended) if unwell or seconds > allowed else 0.0
         slow = seconds - lost > allowed
@@ -177,7 +178,7 @@ class Gate:
                     breaker.failure(now, began)
             else:
                 breaker.success(now, began)
-                if not meta and max(results) >= 0:
+                if not meta and max(answers) >= 0:
                     self.warm = True
 
     def _is_another(self, meta: bool, began: float, now: float) -> bool:

@@ -171,8 +171,14 @@ def of_remove(results: Sequence[int]) -> list[Outcome]:
 
 def _each(results: Sequence[int], made_of: Callable[[int], Outcome]) -> list[Outcome]:
     """An outcome for each code. There are few distinct ones, mostly one: equal outcomes are one object."""
-    first = results[0] if results else 0
-    if results.count(first) == len(results):
-        return [made_of(first)] * len(results)
-    made = {rc: made_of(rc) for rc in set(results)}
+    made = {rc: made_of(rc) for rc in distinct(results)}
+    if len(made) == 1:
+        return list(made.values()) * len(results)
     return [made[rc] for rc in results]
+
+
+def distinct(results: Sequence[int]) -> set[int]:
+    """The codes that there are; quickly where it is one, as mostly."""
+    if results and results.count(results[0]) == len(results):
+        return {results[0]}
+    return set(results)

@@ -107,6 +107,7 @@ BOUNDS = (
     Bound("foreign blocks", _at("queues", "foreign_blocks"), lambda x: FOREIGN_MAX),
     Bound("blocks to feed", _at("queues", "feed_blocks"), lambda x: CHANGED_MAX),
     Bound("pulls of a peer", _at("queues", "pulls"), lambda x: x.pulls_waiting_per_peer),
+    Bound("engines", _at("queues", "engines"), lambda x: x.engines_max),
     Bound("blocks held", _at("holdings", "blocks"), lambda x: x.holdings_blocks),
     Bound("blocks in views", _views, lambda x: x.views_bytes // BYTES_PER_BLOCK),
     Bound("spans", _at("telemetry", "spans_queued"), lambda x: EXPORTERS_MAX * QUEUE_SPANS),

@@ -49,7 +49,7 @@ class Naming:
         """`stored` for many keys of one namespace."""
         if fingerprint not in self._plain:
             prefix = stored_key(fingerprint, "")
-            return lambda keys: [f"{prefix}{key}" for key in keys]
+            return lambda keys: [prefix + key for key in keys]
         return lambda keys: [self.stored(fingerprint, key) for key in keys]
 
     def classify(self, stored: str) -> tuple[Fingerprint, str] | None:

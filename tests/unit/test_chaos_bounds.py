@@ -32,7 +32,15 @@ def status(n: int) -> dict[str, Any]:
         "holdings": {"blocks": n},
         "store": store(),
         "queues": dict.fromkeys(
-            ("admission_blocks", "journal_bytes", "foreign_blocks", "feed_blocks", "pulls"), n
+            (
+                "admission_blocks",
+                "journal_bytes",
+                "foreign_blocks",
+                "feed_blocks",
+                "pulls",
+                "engines",
+            ),
+            n,
         ),
         "telemetry": {"spans_queued": n},
         "counters": {f"c{i}": 1 for i in range(min(n, 10_000))},

@@ -22,6 +22,11 @@ def _stored(keys: Sequence[str]) -> list[str]:
     return [f"p/{key}" for key in keys]
 
 
+def _added(keys: Sequence[str]) -> list[str]:
+    """As production's: it raises where a key is no string."""
+    return ["p/" + key for key in keys]
+
+
 @pytest.mark.parametrize("step", [3, 16_384])
 def test_each_key_has_its_answer(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local_reads, "STEP_KEYS", step)
@@ -35,6 +40,7 @@ def test_each_key_has_its_answer(step: int, monkeypatch: pytest.MonkeyPatch) -> 
         assert local_exists(client, _stored, keys[::2], Deadline(5)) == [1] * 10
         assert local_exists(client, _stored, [], Deadline(5)) == []
         assert local_exists(client, _stored, keys, Deadline(0)) == [RPC_TIMEOUT] * 20
+        assert local_exists(client, _stored, keys, None) == [1, 0] * 10
     finally:
         client.close()
 
@@ -49,6 +55,9 @@ def test_what_can_be_no_key_is_refused_by_itself() -> None:
     try:
         found = local_exists(client, _stored, ["a", "", "b"], Deadline(5))
         assert found == [1, INVALID_PARAMS, 0]
+        assert local_exists(client, _stored, ["a", "", "b"], None) == [1, INVALID_PARAMS, 0]
         assert local_exists(client, _stored, [""], Deadline(5)) == [INVALID_PARAMS]
+        found = local_exists(client, _added, ["a", *bad, "\u00e4"], Deadline(5))  # type: ignore[list-item]
+        assert found == [1, *[INVALID_PARAMS] * 4, 0]
     finally:
         client.close()

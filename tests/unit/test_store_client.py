@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pytest
 
@@ -258,6 +258,65 @@ def test_slow_calls_open_the_breaker(make: Make) -> None:
     native.blocks["a"] = b"a"
     assert statuses(client.exists(["a"], 1.0)) == [Status.HIT]
     assert client.stats().breaker_meta == "open"
+
+
+@pytest.mark.parametrize("timeout", [None, 5.0])
+def test_names_are_made_in_the_thread_that_asks(make: Make, timeout: float | None) -> None:
+    client, native = make(exists_keys=2)
+    native.blocks = {"p/a": b"x", "p/c": b"x"}
+    made_in: list[int] = []
+    asked_in: list[int] = []
+    plain = native.exists
+
+    def named(keys: Sequence[str]) -> list[str]:
+        made_in.append(threading.get_ident())
+        return [f"p/{key}" for key in keys]
+
+    def exists(keys: Sequence[str]) -> list[int]:
+        asked_in.append(threading.get_ident())
+        return plain(keys)
+
+    native.exists = exists  # type: ignore[method-assign]
+    outcomes = client.exists(["a", "b", "c"], timeout, named)
+    assert statuses(outcomes) == [Status.HIT, Status.MISS, Status.HIT]
+    assert made_in == asked_in
+    assert len(asked_in) == 2
+    assert (set(asked_in) == {threading.get_ident()}) is (timeout is None)
+    assert client.stats().outcomes == {"exists.hit": 2, "exists.miss": 1}
+
+
+def test_a_question_without_a_deadline_counts_for_the_breaker(make: Make) -> None:
+    client, native = make(breaker=BreakerLimits(failures=2, window=4, open_s=30, open_max_s=30))
+    native.answer = -900
+    assert names(client.exists(["a"], None)) == {"RPC_FAIL"}
+    assert names(client.exists(["a"], None)) == {"RPC_FAIL"}
+    assert client.stats().breaker_meta == "open"
+    assert names(client.exists(["a"], None)) == {"BREAKER_OPEN"}
+    assert native.calls == ["exists"] * 2
+
+
+def test_keys_that_mooncake_cannot_take_are_invalid_without_a_deadline_too(make: Make) -> None:
+    client, native = make()
+
+    def refuses(keys: Sequence[str]) -> list[int]:
+        raise TypeError("incompatible function arguments")
+
+    native.exists = refuses  # type: ignore[method-assign]
+    assert names(client.exists(["a"], None)) == {"INVALID_PARAMS"}
+    assert is_calm(client)
+    assert client.stats().breaker_meta == "closed"
+
+
+def test_close_leaves_a_question_without_a_deadline_alone(make: Make) -> None:
+    client, native = make()
+    native.thaw.clear()
+    thread = threading.Thread(target=client.exists, args=(["a"], None))
+    thread.start()
+    assert native.entered.acquire(timeout=5)
+    assert client.close(timeout=0.05) is False
+    assert native.leaked
+    native.thaw.set()
+    thread.join()
 
 
 def test_after_close_nothing_reaches_mooncake(make: Make) -> None:

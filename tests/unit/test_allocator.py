@@ -1,0 +1,42 @@
+"""What messages cost in pages that nobody has touched."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+import sys
+
+import pytest
+
+from federation.serving import KEPT_BYTES
+
+PAGES_OF_A_MIB = 256
+
+PROGRAM = """
+import resource, sys
+from federation.allocator import keep_memory_of_messages
+
+if sys.argv[1] == "kept":
+    keep_memory_of_messages(int(sys.argv[2]))
+payload = memoryview(bytearray(1 << 20))
+faults = 0
+for turn in range(60):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(4):  # two messages made, two on their way
+        messages = [b"".join((b"head", payload)) for _ in range(4)]
+        del messages
+    if turn >= 10:
+        faults += resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+print(faults / (50 * 16))
+"""
+
+
+def _faults_a_message(how: str) -> float:
+    command = [sys.executable, "-c", PROGRAM, how, str(KEPT_BYTES)]
+    return float(subprocess.run(command, check=True, capture_output=True, timeout=60).stdout)
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="of glibc alone")
+def test_messages_come_out_of_memory_that_is_kept() -> None:
+    assert _faults_a_message("kept") < 0.02 * PAGES_OF_A_MIB
+    assert _faults_a_message("as it comes") > 0.2 * PAGES_OF_A_MIB, "nothing is gained by it"
