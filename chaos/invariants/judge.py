@@ -92,8 +92,13 @@ def _wrong_bytes(record: Record, p: Bytes) -> Verdict:
         held=wrong == 0 and enough,
         value=wrong,
         limit="0",
-        detail=f"of {verified / MIB:.0f} MiB verified"
-        + ("" if enough else f"; fewer than {p.verified_mib:g} MiB prove nothing"),
+        detail="; ".join(
+            [
+                f"of {verified / MIB:.0f} MiB verified",
+                *([] if enough else [f"fewer than {p.verified_mib:g} MiB prove nothing"]),
+                *(text for _, totals in record.totals() for text in totals.wrong[:3]),
+            ]
+        ),
     )
 
 

@@ -16,6 +16,9 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from chaos.load.auditing import audit
 from chaos.load.keys import chain
 from chaos.load.memory import Memory
@@ -29,6 +32,8 @@ ERRORS_MAX = 32
 EXISTS_WAIT_MS = 20
 EXISTS_BLOCKS = 4
 TRACE_THREADS = 2
+STORED_LOOKED_AT = 5000
+"""Of the blocks that this engine has written, for whose bytes were given in the place of others."""
 SAMPLES_MAX = 100_000
 """Samples that wait to be fetched; a runner that hangs does not fill this process."""
 PREPARED_AT_ONCE = 32
@@ -291,7 +296,10 @@ class Load:
             for i, result in enumerate(results):
                 if result == blocks.size:
                     verified += result
-                    wrong += blocks.wrong_bytes([keys[i]], memory.rows[i : i + 1])
+                    differ = blocks.wrong_bytes([keys[i]], memory.rows[i : i + 1])
+                    wrong += differ
+                    if differ and kind != "guest":
+                        self._wrong(f"{kind} {keys[i]} ({tiers[i]})", blocks, memory.rows[i], keys)
                 elif result >= 0 and kind == "guest":
                     wrong += result  # of the wrong length, and its writer is trusted
                 elif result != NOT_FOUND:
@@ -310,6 +318,19 @@ class Load:
         blocks_by_tier = (local, peer, count - local - peer)
         self._sample(kind, begin, end, deadline_ms, *blocks_by_tier, owner=owner)
         return [key for key, tier in zip(keys, tiers, strict=True) if tier == "miss"]
+
+    def _wrong(
+        self, what: str, blocks: BlockBytes, row: npt.NDArray[np.uint8], keys: Sequence[str]
+    ) -> None:
+        """Notes what was given in the place of a block."""
+        now = f"at {time.monotonic():.3f}"
+        with self._lock:
+            known = [*keys, *self._stored[-STORED_LOOKED_AT:]]
+        whose = next((k for k in known if not blocks.wrong_bytes([k], row[None])), None)
+        given = f"the bytes of {whose}" if whose else f"{row[:16].tobytes().hex()}..."
+        with self._lock:
+            if len(self._totals.wrong) < ERRORS_MAX:
+                self._totals.wrong.append(f"{what} {now}: {given}")
 
     def _put(
         self, keys: list[str], memory: Memory, deadline_ms: int, *, sample: bool = True

@@ -90,6 +90,8 @@ class Totals(BaseModel):
 
     verified_bytes: int = 0
     wrong_bytes: int = 0
+    wrong: list[str] = []
+    """Examples: what was read how, and what was given instead."""
     poisoned_bytes: int = 0
     """Wrong, in the guest namespace, where a hostile peer is trusted."""
     late_writes: int = 0
