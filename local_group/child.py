@@ -77,7 +77,7 @@ class SupervisorLimits:
     backoff_max: float = 10.0
     """... doubled each time up to this, for ever: a group should come back by itself."""
     stable_after: float = 10.0
-    """Ready for so long, a child's back-off starts anew: one that fails a few times an hour is not waited for."""
+    """Ready for so long, a child's back-off starts anew."""
     ready_timeout: float = 60.0
     """For a restarted child to be ready; then it is killed and counts as dead."""
     ready_poll: float = 0.05
