@@ -10,7 +10,9 @@ from types import TracebackType
 from typing import Any
 from urllib.parse import quote
 
-from local_group.http import Http, HttpError, SilenceError
+import aiohttp
+from yarl import URL
+
 from local_group.process_errors import AdminError
 
 QUERY_KEYS_MAX = 500
@@ -27,8 +29,8 @@ LISTING_SILENCE_S = 30.0
 LISTING_BYTES_PER_S_MIN = 4_000_000
 """Bytes a second of a key listing at least, besides such a silence: so long may all of it take at most."""
 
-_PART = 1 << 18
-_LISTING_PART = 1 << 15
+_CHUNK = 1 << 18
+_LISTING_CHUNK = 1 << 15
 _NOT_FOUND = "OBJECT_NOT_FOUND"
 
 
@@ -81,7 +83,7 @@ class AdminClient:
         self.url = url
         self._timeout = timeout
         self._listing_silence = listing_silence
-        self._http = Http(url)
+        self._http: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> AdminClient:
         return self
@@ -96,7 +98,9 @@ class AdminClient:
 
     async def close(self) -> None:
         """Close its connections."""
-        await self._http.close()
+        http, self._http = self._http, None
+        if http is not None:
+            await http.close()
 
     async def health(self) -> Health:
         """What the master says of itself; one that does not serve yet has `service_ready` False."""
@@ -143,13 +147,13 @@ class AdminClient:
         whole = silence + max_bytes / LISTING_BYTES_PER_S_MIN
         try:
             await asyncio.wait_for(
-                self._get(path, listing.feed, part=_LISTING_PART, silence=silence), whole
+                self._get(path, listing.feed, chunk=_LISTING_CHUNK, silence=silence), whole
             )
-        except SilenceError as error:
+        except aiohttp.ServerTimeoutError as error:
             raise listing.too_slow(f"the master sent nothing of it for {silence:g} s") from error
         except asyncio.TimeoutError as error:
             raise listing.too_slow(f"it was not all there after {whole:.3g} s") from error
-        except HttpError as error:
+        except (aiohttp.ClientError, ValueError, OSError) as error:
             raise _no_answer(error, f"{self.url}{path}", whole) from error
         listing.end()
         return listing.bytes
@@ -168,7 +172,7 @@ class AdminClient:
     ) -> None:
         try:
             await asyncio.wait_for(self._get(path, feed, also), timeout)
-        except (asyncio.TimeoutError, HttpError) as error:
+        except (asyncio.TimeoutError, aiohttp.ClientError, ValueError, OSError) as error:
             raise _no_answer(error, f"{self.url}{path[:80]}", timeout) from error
 
     async def _get(
@@ -176,14 +180,20 @@ class AdminClient:
         path: str,
         feed: Callable[[bytes], None],
         also: Sequence[int] = (),
-        part: int = _PART,
+        chunk: int = _CHUNK,
         silence: float | None = None,
     ) -> None:
-        def check(status: int) -> None:
-            if status != 200 and status not in also:
-                raise AdminError(f"the master answered {status}", where=f"{self.url}{path}"[:120])
-
-        await self._http.get(path, feed, check, part=part, silence=silence)
+        if self._http is None:
+            # trust_env is off: no proxy of the environment may come between a group and its own master.
+            self._http = aiohttp.ClientSession()
+        address = URL(f"{self.url}{path}", encoded=True)
+        patience = aiohttp.ClientTimeout(sock_connect=silence, sock_read=silence)
+        async with self._http.get(address, allow_redirects=False, timeout=patience) as response:
+            _check_status(response, also)
+            async for part in response.content.iter_chunked(chunk):
+                feed(part)
+                # More may be here already, and then nobody else would run.
+                await asyncio.sleep(0)
 
 
 class SyncAdminClient:
@@ -372,6 +382,11 @@ def _unexpected(path: str, error: Exception, where: str) -> AdminError:
         where=where,
         hint="is this Mooncake 0.3.13?",
     )
+
+
+def _check_status(response: aiohttp.ClientResponse, also: Sequence[int]) -> None:
+    if response.status != 200 and response.status not in also:
+        raise AdminError(f"the master answered {response.status}", where=str(response.url)[:120])
 
 
 def _no_answer(error: Exception, where: str, timeout: float) -> AdminError:

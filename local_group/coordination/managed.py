@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import shutil
 
+import aiohttp
+
 from local_group.child import ChildSpec, ReadyCheck
 from local_group.config import MIB, GroupConfig
-from local_group.http import Http, HttpError
 from local_group.ports import PortUse
 from local_group.process_errors import MissingPackage
 
@@ -57,14 +58,14 @@ def etcd_child(config: GroupConfig) -> ChildSpec:
 
 def _ready(url: str) -> ReadyCheck:
     async def ready(_: int) -> str:
-        http, found = Http(url), [0]
         try:
-            asked = http.get("/health", lambda data: None, lambda status: found.append(status))
-            await asyncio.wait_for(asked, _READY_TIMEOUT_S)
-        except (HttpError, asyncio.TimeoutError):
+            limit = aiohttp.ClientTimeout(total=_READY_TIMEOUT_S)
+            async with (
+                aiohttp.ClientSession(timeout=limit) as client,
+                client.get(f"{url}/health") as answer,
+            ):
+                return "" if answer.status == 200 else "etcd to be well"
+        except (aiohttp.ClientError, asyncio.TimeoutError):
             return "etcd to answer"
-        finally:
-            await http.close()
-        return "" if found[-1] == 200 else "etcd to be well"
 
     return ready

@@ -361,6 +361,7 @@ def test_the_command_line_loads_little() -> None:
     heavy = [
         "pydantic",
         "grpc",
+        "aiohttp",
         "numpy",
         "mooncake",
         "psutil",
