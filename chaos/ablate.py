@@ -37,6 +37,7 @@ UNIT_TESTS: Mapping[GuardName, tuple[str, str]] = {
     GuardName.SLOW: ("test_guard_verdict", "too_slowly"),
     GuardName.STALL: ("test_guard_link", "nothing_comes"),
     GuardName.HONESTY: ("test_guard_verdict", "a_liar"),
+    GuardName.GIVING_WAY: ("test_shedding", "comes_back_when_the_load_is_gone"),
     GuardName.FEDERATION: ("test_federation_breaker", "slow_answers_open_it"),
     GuardName.SWITCH: ("test_orders", "switched_off_may_say_hello"),
 }

@@ -108,7 +108,6 @@ def run(
     left behind, the next one removes.
     """
     import asyncio
-    import random
     from functools import partial
 
     from chaos.against import Against, group_of, plan
@@ -132,7 +131,7 @@ def run(
         planned = [Planned(load_scenario(path), _word(path)) for path in find(names)]
     else:
         raise UsageError("say what to run", hint="see `moonmesh chaos list`; e.g. chaos run smoke")
-    chosen = random.SystemRandom().randrange(1 << 31) if seed is None else seed
+    chosen = _drawn(seed)
     console = _console()
     kind = choose(network.value, console.print)
     if theirs is not None:
@@ -171,6 +170,95 @@ def run(
         raise typer.Exit(128 + outcome.interrupted)
     late = all(r.held or r.by_time_alone for r in outcome.results) and not outcome.left
     if not outcome.held and not (forgive_time and late):
+        raise typer.Exit(1)
+
+
+@app.command()
+def soak(
+    duration: Annotated[
+        float, typer.Option(min=20, max=86_400, help="Seconds of load and faults.", metavar="S")
+    ] = 3600,
+    rate: Annotated[
+        float, typer.Option(min=0.1, max=1000, help="Requests of the trace a second.")
+    ] = 30,
+    trace: Annotated[
+        Path | None, typer.Option(help="A Mooncake trace.", show_default="a packaged cut")
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(min=0, help="Repeats a run.", show_default="drawn")
+    ] = None,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write the report.")] = None,
+    html: Annotated[
+        Path | None, typer.Option(help="Write one HTML page: what grew, and what broke.")
+    ] = None,
+    keep: Annotated[bool, typer.Option("--keep", help="Keep the folder with all logs.")] = False,
+    port_base: Annotated[
+        int, typer.Option(min=1024, max=29_000, help="Look for free ports from here.")
+    ] = 28_000,
+    network: Annotated[
+        NetworkWish,
+        typer.Option(help="Between the gateways. Namespaces need root, iproute2 and iptables."),
+    ] = NetworkWish.LOOPBACK,
+) -> None:
+    """Breaks two things at a time, for an hour, under a trace; exit 1 if anything grows or breaks.
+
+    The scenario process/soak, seed after seed, on groups that go on running. Memory, descriptors and
+    threads of every process of Moonmesh that lives for half of the time must have no trend.
+    """
+    import asyncio
+
+    from chaos.network.choose import choose
+    from chaos.progress import ConsoleProgress
+    from chaos.report import show, write_html, write_json
+    from chaos.runner import Planned, Runner
+    from chaos.soak.report import show_trends, soak_dict
+    from chaos.soak.watching import Watch
+    from chaos.suites import find, load_scenario
+    from federation.bench.report import check_writable
+    from federation.bench.trace import read_trace
+    from local_group.scheduling import NOT_SHARED, one_share
+
+    check_writable(json_file)
+    check_writable(html)
+    asked: dict[str, float | str] = {"trace_rate": rate}
+    if trace is not None:
+        next(read_trace(trace, 1))  # what cannot be read is told before anything is started
+        asked["trace"] = str(trace.absolute())
+    (path,) = find(["process/soak"])
+    scenario = load_scenario(path)
+    scenario = scenario.model_copy(update={"workload": scenario.workload.model_copy(update=asked)})
+    console = _console()
+    kind = choose(network.value, console.print)
+    chosen = _drawn(seed)
+    watch = Watch(duration)
+    with ConsoleProgress(console, round(duration / scenario.workload.seconds)) as progress:
+        runner = Runner(
+            [Planned(scenario, "process/soak")],
+            seed=chosen,
+            repeat=1,
+            keep=keep,
+            port_base=port_base,
+            progress=progress,
+            network=kind,
+            duration=duration,
+            watch=watch.watch,
+        )
+        with one_share() as shared:
+            if not shared:
+                progress.say(NOT_SHARED)
+            outcome = asyncio.run(runner.run())
+    report = soak_dict(outcome, chosen, rate, watch.trends(), watch.short)
+    show(report, console)
+    show_trends(report, console)
+    if outcome.kept is not None:
+        console.print(f"the logs are kept in {outcome.kept}", highlight=False)
+    if json_file is not None:
+        write_json(report, json_file)
+    if html is not None:
+        write_html(report, html)
+    if outcome.interrupted:
+        raise typer.Exit(128 + outcome.interrupted)
+    if not report["held"]:
         raise typer.Exit(1)
 
 
@@ -249,6 +337,13 @@ def ablate(
         if markdown is not None:  # after each: a long run that ends early has not been in vain
             markdown.write_text(table())
     console.print(table(), markup=False)
+
+
+def _drawn(seed: int | None) -> int:
+    """The seed that was given, or one."""
+    import random
+
+    return random.SystemRandom().randrange(1 << 31) if seed is None else seed
 
 
 def _word(path: Path) -> str:

@@ -174,8 +174,11 @@ async def _pass(
 
 
 async def _until_end(stage: Stage, scenario: Scenario, one: Pass) -> None:
-    """Waits for the end of the load: where all that is waited for is peer hits, they end it."""
+    """Waits for the end of the load: where all that is waited for is peer hits, they end it. A trace goes
+    on to the end."""
     returns, owners = scenario.invariants.returns, scenario.returning
+    if scenario.workload.trace_rate:
+        returns = None
     while (left := one.end - time.monotonic()) > 0:
         groups = one.asking(stage.topology.groups, owners)
         if (
@@ -237,7 +240,7 @@ def _loads(stage: Stage, scenario: Scenario, tag: str, seed: int) -> dict[str, L
     fresh = max(load.fresh_chains for load in loads.values())
     loads = {n: load.model_copy(update={"fresh_chains": fresh}) for n, load in loads.items()}
     last = loads[stage.topology.groups[-1]]
-    off = dict.fromkeys(("peer_rate", "write_rate", "exists_rate", "guest_rate"), 0.0)
+    off = dict.fromkeys(("peer_rate", "write_rate", "exists_rate", "guest_rate", "trace_rate"), 0.0)
     probe = {**off, "probe": True, "local_rate": scenario.workload.probe_rate, "blocks": 1}
     return loads | {PROBE: last.model_copy(update=probe)}
 
@@ -278,6 +281,9 @@ def _load(stage: Stage, scenario: Scenario, name: str, tag: str, seed: int) -> L
         after_peer_deadline_ms=later.peer_deadline_ms if later else work.peer_deadline_ms,
         peer_threads=work.peer_threads,
         writes_back=work.writes_back,
+        trace_rate=work.trace_rate / len(groups),
+        trace=work.trace,
+        trace_groups=groups,
     )
 
 

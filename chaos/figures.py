@@ -26,7 +26,7 @@ def figures(record: Record, limits: dict[str, Any], compared: Compared) -> dict[
         (u.rss - record.base_rss.get(g, 0) for p in record.passes for g, u in p.usage.items()),
         default=0,
     )
-    cap = cap_bytes(limits)
+    cap = cap_bytes(limits, topology.serving_workers, topology.pulling_workers)
     return {
         "verified_bytes": record.verified_bytes(),
         "wrong_bytes": sum(t.wrong_bytes for _, t in record.totals())

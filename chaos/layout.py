@@ -41,6 +41,8 @@ def write(topology: Topology, network: Network, folder: Path) -> None:
                 # Every block that comes is put: the most that faults and lies can do to a local pool.
                 "admit": "always",
             },
+            "serving": {"workers": topology.serving_workers},
+            "pulling": {"workers": topology.pulling_workers},
             "namespaces": ENVELOPES,
             "limits": {**BASE_LIMITS, **topology.limits},
         }

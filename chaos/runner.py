@@ -9,7 +9,7 @@ import signal
 import tempfile
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -127,6 +127,7 @@ class Runner:
         keep: leave the folder, to look at the logs.
         network: what lies between the gateways.
         duration: seconds for which more rounds are begun, each with the next seed; None: `repeat` of them.
+        watch: looks at each topology until it is cancelled, which is before the topology is taken down.
     """
 
     def __init__(
@@ -141,7 +142,10 @@ class Runner:
         progress: Progress,
         network: Kind = "loopback",
         duration: float | None = None,
+        watch: Callable[[Stage], Coroutine[None, None, None]] | None = None,
     ) -> None:
+        self._watch = watch
+        self._watching: asyncio.Task[None] | None = None
         self._duration = duration
         self._planned = planned
         self._seed = seed
@@ -275,6 +279,8 @@ class Runner:
             if isinstance(error, MoonmeshError):
                 return None, str(error)
             raise
+        if self._watch is not None:
+            self._watching = asyncio.create_task(self._watch(stage))
         return stage, ""
 
     def _new(self, item: Planned, round_: int) -> Result:
@@ -283,6 +289,10 @@ class Runner:
         return Result(scenario.name, scenario.summary, item.word, seed, round_, self._network)
 
     async def _down(self, stage: Stage) -> None:
+        if self._watching is not None:
+            self._watching.cancel()
+            await asyncio.gather(self._watching, return_exceptions=True)
+            self._watching = None
         with contextlib.suppress(MoonmeshError):
             self._outcome.left += await stage.down()
 

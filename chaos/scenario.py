@@ -10,7 +10,20 @@ from pydantic import Field, model_validator
 from chaos.hostile.names import Answer, Attack
 from chaos.invariants.parameters import Invariants
 from chaos.section import LINE_S, GroupName, Section, Topology, check_namespaces, check_one_of
-from chaos.steps import Herd, Hostile, Signal, Step, Switch, keeps_books, named, over, told, wants
+from chaos.steps import (
+    Apply,
+    Herd,
+    Hostile,
+    Signal,
+    Step,
+    Switch,
+    Throttle,
+    keeps_books,
+    named,
+    over,
+    told,
+    wants,
+)
 from federation.limits.names import GuardName
 
 SUMMARY_CHARS = 200
@@ -52,10 +65,15 @@ class Workload(Section):
     exists_rate: Annotated[float, Field(strict=False, ge=0, le=1000)] = 3.0
     guest_rate: Annotated[float, Field(strict=False, ge=0, le=1000)] = 0.0
     """Reads, in the guest namespace, of chains that the hostile peers claim."""
+    trace_rate: Annotated[float, Field(strict=False, ge=0, le=1000)] = 0.0
+    """Requests of a trace a second, of all groups together: a prompt's chain is read wherever it is, and
+    what is missing written. They go on where the run before has ended."""
+    trace: Annotated[str, Field(max_length=4096)] = ""
+    """The trace's file; empty: the one that comes with the package."""
     deadline_ms: Annotated[int, Field(ge=5, le=10_000)] = 200
     """Of reads of local chains, of writes and of exists."""
     peer_deadline_ms: Annotated[int, Field(ge=5, le=10_000)] = 500
-    """Of reads of chains of peers."""
+    """Of reads of chains of peers, and of a trace's."""
     afterwards: Afterwards | None = None
     """None: as before. For loads under which no peer answers in time, broken or not: peer hits that
     return could not be seen."""
@@ -105,12 +123,12 @@ class Scenario(Section):
                 check_one_of(step.answer, [a.value for a in Answer], f"step {number}: answer")
                 check_one_of(step.attack, [a.value for a in Attack], f"step {number}: attack")
                 check_namespaces(step.namespaces, f"step {number}")
-            if isinstance(step, Signal) and step.part.startswith("store-"):
+            if isinstance(step, (Signal, Throttle)) and step.part.startswith("store-"):
                 stores = [f"store-{i}" for i in range(self.topology.stores)]
                 check_one_of(step.part, stores, f"step {number}: part")
-            if not isinstance(step, (Hostile, Switch)) and set(named(step)) & hostile:
+            if not isinstance(step, (Hostile, Switch, Apply)) and set(named(step)) & hostile:
                 raise ValueError(f"step {number}: {step.do} needs real groups")
-            if isinstance(step, Switch):
+            if isinstance(step, (Switch, Apply)):
                 check_one_of(step.group, groups, f"step {number}: group")
             if isinstance(step, Herd):
                 self._check_herd(number, step)

@@ -41,6 +41,10 @@ class Topology(Section):
     block_bytes: Size = 64 * 1024
     limits: dict[str, int | str] = {}
     """`[limits]` of every group."""
+    serving_workers: Annotated[int, Field(ge=1, le=4)] = 1
+    """Processes of every group that serve peers."""
+    pulling_workers: Annotated[int, Field(ge=0, le=4)] = 0
+    """Processes of every group that take blocks of peers from the line."""
     coordination: Literal["file", "etcd"] = "file"
     """`[coordination]` of every group; `etcd`: a managed one each."""
     disk: Literal["shared", "own", "faulty"] = "shared"

@@ -14,7 +14,8 @@ class _Step(Section):
     at: Seconds
     """Seconds from the start of the load; moved by up to 0.1 s by the seed."""
     lasts: Annotated[float, Field(strict=False, gt=0, le=LINE_S)] | None = None
-    """Seconds until it is undone; every step but a kill and a restart has it."""
+    """Seconds until it is undone. Every step but a kill and a restart has it; of these it says for how long
+    what comes of them counts as the fault."""
 
 
 class Signal(_Step):
@@ -24,6 +25,17 @@ class Signal(_Step):
     do: Literal["kill", "freeze", "restart"]
     group: GroupName
     part: Annotated[str, Field(pattern=r"^(gateway|serving|master|etcd|store-\d+)$")]
+
+
+class Throttle(_Step):
+    """A part of a group runs for a part of the time: stopped and let run in turn."""
+
+    do: Literal["throttle"]
+    group: GroupName
+    part: Annotated[str, Field(pattern=r"^(gateway|serving|master|etcd|store-\d+)$")]
+    stopped_ms: Annotated[float, Field(strict=False, ge=1, le=1000)] = 60.0
+    runs_ms: Annotated[float, Field(strict=False, ge=1, le=1000)] = 3.0
+    """So little that hardly a question of a master fits one."""
 
 
 class Link(_Step):
@@ -162,8 +174,25 @@ class Switch(_Step):
         return self
 
 
+class Apply(_Step):
+    """A changed peering.toml is put on trial at a group, with a wrong key for one of its peers: `moonmesh
+    config apply`. The gateway is to take it back by itself before the step is over."""
+
+    do: Literal["apply"]
+    group: GroupName
+    peer: GroupName
+    """Whose key is another group's in it."""
+
+    @model_validator(mode="after")
+    def _two_groups(self) -> Apply:
+        if self.group == self.peer:
+            raise ValueError(f"{self.group} is no peer of its own")
+        return self
+
+
 Step = Annotated[
     Signal
+    | Throttle
     | Link
     | Hostile
     | Burn
@@ -173,14 +202,15 @@ Step = Annotated[
     | Certificate
     | Collector
     | Herd
-    | Switch,
+    | Switch
+    | Apply,
     Field(discriminator="do"),
 ]
 
 
 def named(step: Step) -> Iterable[str]:
     """The places of the topology that a step names."""
-    if isinstance(step, (Signal, Squeeze, Disk, Clock, Certificate)):
+    if isinstance(step, (Signal, Throttle, Squeeze, Disk, Clock, Certificate)):
         return (step.group,)
     if isinstance(step, Link):
         return (step.source, step.to)
@@ -190,6 +220,8 @@ def named(step: Step) -> Iterable[str]:
         return (step.group, step.owner)
     if isinstance(step, Switch):
         return (step.group,) if step.peer is None else (step.group, step.peer)
+    if isinstance(step, Apply):
+        return (step.group, step.peer)
     if isinstance(step, Burn):
         return (step.group,) if step.group is not None else ()
     return ()
@@ -208,20 +240,23 @@ def wants(step: Step) -> tuple[str, str] | None:
         return "clock", "true"
     if isinstance(step, Collector):
         return "collector", "true"
-    if isinstance(step, Signal) and step.part == "etcd":
+    if isinstance(step, (Signal, Throttle)) and step.part == "etcd":
         return "coordination", '"etcd"'
     return None
 
 
 def keeps_books(step: Step) -> bool:
     """Whether it counts what it did, under its own word, for the invariant `books`."""
-    return isinstance(step, (Squeeze, Disk, Clock, Collector, Herd, Certificate, Switch))
+    counting = (Squeeze, Disk, Clock, Collector, Herd, Certificate, Switch, Throttle, Apply)
+    return isinstance(step, counting)
 
 
 def told(step: Step) -> str:
     """A step in a few words, for reports."""
-    if isinstance(step, Signal):
+    if isinstance(step, (Signal, Throttle)):
         return f"{step.do} {step.part} of {step.group}"
+    if isinstance(step, Apply):
+        return f"a wrong key for {step.peer} at {step.group}"
     if isinstance(step, Link):
         return f"{step.mode} {step.source} {'-' if step.both else '>'} {step.to}"
     if isinstance(step, Hostile):

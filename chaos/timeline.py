@@ -14,9 +14,10 @@ from typing import Any
 from chaos.errors import ChaosError
 from chaos.faults.children import Burners
 from chaos.faults.making import Making
+from chaos.faults.throttling import Throttled
 from chaos.load.spec import LoadSpec
 from chaos.network.base import CLEAR, Fault, Mode
-from chaos.steps import Burn, Hostile, Link, Signal, Step, over
+from chaos.steps import Burn, Hostile, Link, Signal, Step, Throttle, over
 from chaos.topology import Stage
 
 JITTER_S = 0.1
@@ -112,6 +113,17 @@ class TimeLine:
             finally:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGCONT)
+        elif isinstance(step, Throttle):
+            pid = await self._pid(step)
+            self._say(
+                f"{step.part} of {step.group} runs {step.runs_ms:g} ms, then not {step.stopped_ms:g}"
+            )
+            throttled = Throttled(pid, step.stopped_ms / 1000, step.runs_ms / 1000)
+            try:
+                with throttled:
+                    yield
+            finally:
+                self._books.setdefault(step.do, {})["stops"] = throttled.stops
         elif isinstance(step, Link):
             self._say(f"{step.mode} between {step.source} and {step.to}")
             changing: asyncio.Task[None] | None = None
@@ -168,7 +180,7 @@ class TimeLine:
             await asyncio.sleep(step.ms / 1000)
             mbit = max(SLOWEST_MBIT, mbit / 2)
 
-    async def _pid(self, step: Signal) -> int:
+    async def _pid(self, step: Signal | Throttle) -> int:
         end = time.monotonic() + PART_S
         while True:
             try:

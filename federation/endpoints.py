@@ -10,9 +10,10 @@ import grpc.aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from federation.admin_service import AdminService
-from federation.config import GroupFile
+from federation.config import GroupFile, Limits
 from federation.errors import MoonmeshError
-from federation.peers.arrivals import handshake_bounds, server_bounds
+from federation.limits.attached import CONNECTIONS_PER_ENGINE
+from federation.peers.arrivals import PING_MS, handshake_bounds, server_bounds
 from federation.peers.service import OVERSIZE_READ_FACTOR, PeerService
 from federation.private import for_this_user
 from federation.transfer.passing import Passing
@@ -126,7 +127,9 @@ class Endpoints:
             return credentials.is_engine(context.auth_context()) or gateway(context)
 
         address = f"{config.host}:{config.ports.engines_tcp}"
-        server = self._engine_server(config, service.only_for(inside), router.only_for(inside))
+        server = self._engine_server(
+            config, service.only_for(inside), router.only_for(inside), remote=True
+        )
         server.add_generic_rpc_handlers((group.only_for(gateway).handlers(),))
         await self._start(server, address, credentials.server_credentials())
 
@@ -147,16 +150,14 @@ class Endpoints:
             await asyncio.to_thread(store.close)
 
     def _engine_server(
-        self, config: GroupFile, service: EngineService, router: RouterService
+        self,
+        config: GroupFile,
+        service: EngineService,
+        router: RouterService,
+        *,
+        remote: bool = False,
     ) -> grpc.aio.Server:
-        limit = config.limits.control_message_bytes_max
-        server = grpc.aio.server(
-            options=[
-                *_options(),
-                *handshake_bounds(config.limits),
-                ("grpc.max_receive_message_length", limit),
-            ]
-        )
+        server = engine_server(config.limits, remote=remote)
         server.add_generic_rpc_handlers((service.handlers(), router.handlers()))
         return server
 
@@ -176,6 +177,31 @@ class Endpoints:
             )
         await server.start()
         self._servers.append(server)
+
+
+def engine_server(limits: Limits, *, remote: bool) -> grpc.aio.Server:
+    """A server for engines, with nothing to serve yet.
+
+    What connects beyond the limit is closed before anything of it is read. A connection that nobody uses, or
+    at whose other end no host is any more, must not keep its place: engines attach every few seconds.
+
+    Args:
+        remote: they are on other hosts; here the kernel tells at once when one has ended.
+    """
+    pings = [
+        ("grpc.keepalive_time_ms", PING_MS),
+        ("grpc.keepalive_timeout_ms", limits.peer_handshake_ms),
+        ("grpc.keepalive_permit_without_calls", 1),
+    ]
+    options = [
+        *_options(),
+        ("grpc.max_allowed_incoming_connections", CONNECTIONS_PER_ENGINE * limits.engines_max),
+        ("grpc.max_connection_idle_ms", limits.peer_idle_ms),
+        ("grpc.max_receive_message_length", limits.control_message_bytes_max),
+        *handshake_bounds(limits),
+        *(pings if remote else []),
+    ]
+    return grpc.aio.server(options=options, maximum_concurrent_rpcs=limits.engine_requests_open)
 
 
 def inner_credentials(config: GroupFile, member: Membership | None) -> EngineCredentials | None:

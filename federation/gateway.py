@@ -39,6 +39,7 @@ from federation.removal import Removal
 from federation.status import Problems, StatusReport
 from federation.switchboard import Switchboard
 from federation.timeouts import unless
+from federation.tracking import holdings_of
 from federation.transfer.copies import Copies
 from federation.transfer.staging import Staging
 from federation.trial_watch import TrialWatch
@@ -46,7 +47,7 @@ from federation.trust.credentials import EngineCredentials
 from federation.trust.handshakes import RefusalLog, StderrWatch
 from federation.watchdog import StallBook
 from local_group.admin import AdminClient
-from local_group.holdings import Change, Holdings
+from local_group.holdings import Change
 from local_group.journal import Entry, Journal
 from local_group.ledger import Ledger
 from local_group.store import StoreClient
@@ -93,14 +94,7 @@ class Gateway:
         self._shared = self._exported | (member.sharing.all_imported if member else frozenset())
         self._leading = Leading(config, self._problem)
         self._copies = Copies(config.limits.foreign_percent)
-        self._holdings = Holdings(
-            blocks_max=config.limits.holdings_blocks,
-            hop_limit=config.limits.hop_limit,
-            on_change=self._moved,
-            on_amended=self._moved,
-            on_hidden=self._hidden,
-            unattested_ok=config.unattested.__contains__,
-        )
+        self._holdings = holdings_of(config, self._moved, self._hidden)
         self._group = GroupService(self._holdings, self._shared, self._leading)
         self._ledger: Ledger | None = None
         self._follower: Follower | None = None
@@ -208,6 +202,7 @@ class Gateway:
                 "copies_bytes": lambda: self._copies.bytes,
                 "feed_blocks": lambda: self._serving.waiting if self._serving else 0,
                 "pulls": lambda: puller.waiting,
+                "engines": lambda: side.engines.attached.count(time.monotonic()),
                 "followers_blocks": lambda: self._group.waiting,
             },
             problems=self._problems,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import random
+import secrets
 import threading
 import time
 from collections import deque
@@ -21,6 +22,7 @@ import grpc
 
 from federation.counters import counters
 from federation.keys.namespace import Namespace
+from federation.limits.attached import ATTACH_SECONDS
 from federation.limits.federation import ASK_SECONDS, PONG_SECONDS, FederationBreaker
 from federation.limits.names import GuardName
 from federation.limits.switches import guards_off
@@ -44,8 +46,6 @@ REPORT_LINGER_SECONDS = 0.005
 """How long a report waits for company."""
 CONTROL_SECONDS = 1.0
 """Deadline of a report, and of an attachment to a gateway that is not known to answer."""
-ATTACH_SECONDS = 10.0
-"""Between two attachments to a gateway that answers: they tell that the namespace is in use."""
 WATCH_SECONDS = 1.0
 """For which calls are watched after the last one began: a call that comes later wakes the thread."""
 REDIAL_MS = 100
@@ -102,6 +102,8 @@ class GatewayLink:
         self._reports: deque[Report] = deque()
         self._answered = False
         self._federated = False
+        self._full = False
+        self._engine = secrets.randbits(64) | 1
         self._reason = "not attached yet"
         self._doubted = False
         self._limits = RequestLimits()
@@ -252,7 +254,7 @@ class GatewayLink:
                 self._send_reports()
                 if self._reports and self.usable:
                     continue
-            elif self._reports and self._answered and not self._federated:
+            elif self._reports and self._answered and not (self._federated or self._full):
                 self._reports.clear()  # nobody may have this namespace: nothing to tell
             if not self._answers():
                 attach_at = min(attach_at, time.monotonic() + self._retry_in())
@@ -271,6 +273,7 @@ class GatewayLink:
         request = engine_pb2.AttachRequest(
             envelope_json=self._namespace.canonical(),
             patterns=(pattern.text for pattern in self._namespace.patterns),
+            engine=self._engine,
         )
         doubted |= self._watched.asks()
         seconds = PONG_SECONDS if doubted else CONTROL_SECONDS
@@ -288,7 +291,7 @@ class GatewayLink:
         self._attached(reply.group)
         self._taking.renew(reply.memory)
         self._limits = RequestLimits.told(reply.limits)
-        self._reason, self._federated = reply.reason, reply.federated
+        self._reason, self._federated, self._full = reply.reason, reply.federated, reply.full
         self._watched.answered(began)
         self._answered = True
         self._first.set()

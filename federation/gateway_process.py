@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from federation.config import GroupFile, load_group
+from federation.descriptors import room_for_engines
 from federation.errors import MoonmeshError
 from federation.peers.spawn import Spawner
 from federation.trial import TrialFile
@@ -83,6 +84,8 @@ def main() -> int:
     shutdown = None
     try:
         config = load_group(path)
+        if lacking := room_for_engines(config):
+            log.warning("%s", lacking)
         spawner = _start_serving(config)
         from federation import telemetry
         from federation.allocator import keep_memory_of_messages

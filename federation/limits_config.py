@@ -53,6 +53,13 @@ class Limits(BaseModel):
     """Keys in one request of an engine. A million-token prompt at 256 tokens a block."""
     peer_request_keys_max: Annotated[int, _count(1, 65_536)] = 4096
     """Keys in one request of a peer: what one check at the owner's master costs (10k: 28 ms)."""
+    engines_max: Annotated[int, _count(1, 16_384)] = 1024
+    """Engines that are attached at once. One more is told so, works with its own group alone, and asks again
+    every 10 s. An endpoint takes twice as many connections, of whoever; more are closed at once. Each takes
+    25 KB, and a descriptor."""
+    engine_requests_open: Annotated[int, _count(64, 65_536)] = 4096
+    """Calls of engines, routers and commands open at once at an endpoint; one more is refused. Of a pull by
+    an engine on another host a message or two (`message_bytes`) are in memory."""
     key_bytes_max: Annotated[int, _count(64, 8192)] = 1024
     """Bytes of one key. Engines' keys have 60 to 300; a longer one is refused with its request."""
     block_bytes_max: Annotated[int, _Bytes, _count(4 * KIB, GIB)] = 64 * MIB

@@ -25,19 +25,18 @@ from typing import Any
 
 from federation import telemetry
 from federation.allocator import keep_memory_of_messages
-from federation.catalog.offers import Offers
 from federation.config import Limits
 from federation.counters import counters
 from federation.endpoints import Endpoints
 from federation.errors import MoonmeshError
 from federation.limits.guards import make_guards
-from federation.limits.names import Kind
+from federation.limits.names import GuardName, Kind
 from federation.limits.orders import Orders
 from federation.limits.shedding import Shedding
+from federation.limits.switches import guards_off
 from federation.local_store import ADMIN_SECONDS, connect_store
 from federation.peers.channel import Channel, message_bytes_max, receive_now, send_now
 from federation.peers.details import GUARDS
-from federation.peers.feed import Replica
 from federation.peers.gossip_config import gossip_config
 from federation.peers.lease_book import LeaseBook
 from federation.peers.namespaces import told_to
@@ -46,6 +45,7 @@ from federation.peers.service import PeerService
 from federation.peers.setup import Setup, read_setup
 from federation.peers.wire import worker_metadata
 from federation.timeouts import unless
+from federation.tracking import offering
 from federation.transfer.measuring import measure, shedding_limits
 from federation.transfer.server import BlockServer
 from federation.trust.handshakes import RefusalLog, StderrWatch
@@ -84,23 +84,11 @@ class Serving:
         for name, book in leases.books.items():
             self._guards[name].incoming.join(book, time.monotonic())
         self._refusals = RefusalLog()
+        self._unyielding = GuardName.GIVING_WAY in guards_off(os.environ)
         self._shedding = Shedding(shedding_limits(config.limits), time.monotonic())
         self._store: StoreClient | None = None
         self._service: PeerService | None = None
-        self._offers = Offers(
-            log_id=os.urandom(16),
-            entries_max=config.limits.log_entries,
-            page_entries=config.limits.catalog_page_entries,
-            namespaces=setup.callers.all_exported,
-            unattested=config.unattested,
-            changed=self._moved,
-        )
-        self._replica = Replica(
-            blocks_max=config.limits.holdings_blocks,
-            hop_limit=config.limits.hop_limit,
-            on_change=self._offers.take,
-            unattested_ok=config.unattested.__contains__,
-        )
+        self._offers, self._replica = offering(config, setup.callers.all_exported, self._moved)
 
     async def run(self, end: socket.socket, stop: asyncio.Event) -> None:
         """Serves until `stop` is set, or the gateway is gone.
@@ -158,7 +146,7 @@ class Serving:
                 limits=limits,
                 gone=relay.gone,
                 lost=relay.lost,
-                shedding=self._shedding,
+                shedding=None if self._unyielding else self._shedding,
             ),
             limits=limits,
             guards=self._guards,

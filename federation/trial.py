@@ -27,8 +27,10 @@ HEARD_SECONDS: Final = 20.0
 """In which peers that were alive before have to be so again; later, how long one of them may be lost."""
 SETTLE_SECONDS: Final = 10.0
 """In which errors are not counted: connections are being made."""
-STARTS_MAX: Final = 2
-"""Starts of the gateway within a trial; with one more it has died twice of what it read."""
+BEGUN_SECONDS: Final = 30.0
+"""In which a gateway that runs has to have ended, so that another one reads the new file."""
+GRACE_SECONDS: Final = 10.0
+"""Beyond the time in which the gateway has to decide; then it hangs."""
 ERRORS_FEW: Final = 20
 """In a trial, that prove nothing."""
 ERRORS_TIMES: Final = 3.0
@@ -63,7 +65,7 @@ class Trial:
         alive: peers that were heard before, and that the new file has.
         error_rate: errors a second before.
         started_at: seconds since 1970 when the gateway first read it; 0: it has not.
-        starts: times that it has.
+        starts: times that it has: 0 or 1, since with the next one it is taken back.
         seconds: for which it is on trial.
     """
 
@@ -143,13 +145,12 @@ class TrialFile:
             # Killed before the new text was there, or somebody has written another one since.
             self.write(replace(trial, state="superseded", why="another file is there"))
             return None
-        if trial.starts >= STARTS_MAX:
-            self.take_back(trial, f"the gateway ended {trial.starts} times with it")
+        if trial.starts:
+            # Whatever ended it, and however long ago: what has not proved itself is not in force.
+            self.take_back(trial, "the gateway ended before it was decided")
             return None
         now = time.time()
-        trial = replace(
-            trial, starts=trial.starts + 1, started_at=trial.started_at or now, changed_at=now
-        )
+        trial = replace(trial, starts=1, started_at=now, changed_at=now)
         self.write(trial)
         return trial
 
@@ -219,6 +220,38 @@ class Judge:
         if over and any(peer not in alive for peer in self._heard_at):
             return None  # it is heard again, or lost, in a moment
         return "" if over else None
+
+
+def decided_within(trial: Trial) -> float:
+    """Seconds from its start in which a gateway that does not hang decides."""
+    return max(READY_SECONDS, trial.seconds + HEARD_SECONDS)
+
+
+class Overdue:
+    """What a trial needs that its gateway does not see to, for whoever has started that; sans-IO."""
+
+    def __init__(self) -> None:
+        self._seen: tuple[str, float, int] | None = None
+        self._since = 0.0
+
+    def look(self, trial: Trial | None, running: bool, now: float) -> Literal["", "end", "decide"]:
+        """`end`: the gateway, which reads the new file at its next start. `decide`: take the file back, and
+        end the gateway, which hangs.
+
+        Args:
+            running: whether there is a gateway's process.
+            now: monotonic, so that nothing happens to a trial when the clock is set.
+        """
+        if trial is None or trial.state != "trying" or not running:
+            self._seen = None
+            return ""
+        step = (trial.wanted, trial.changed_at, trial.starts)
+        if step != self._seen:
+            self._seen, self._since = step, now
+        waited = now - self._since
+        if not trial.starts:
+            return "end" if waited >= BEGUN_SECONDS else ""
+        return "decide" if waited >= decided_within(trial) + GRACE_SECONDS else ""
 
 
 def replace_text(path: Path, text: str) -> None:

@@ -76,7 +76,7 @@ class SupervisorLimits:
     """Before a dead child is started again, first time ..."""
     backoff_max: float = 10.0
     """... doubled each time up to this, for ever: a group should come back by itself."""
-    stable_after: float = 60.0
+    stable_after: float = 10.0
     """Ready for so long, a child's back-off starts anew."""
     ready_timeout: float = 60.0
     """For a restarted child to be ready; then it is killed and counts as dead."""

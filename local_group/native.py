@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from local_group.errors import MoonmeshError
+from local_group.outcome import INVALID_PARAMS
 from local_group.store_config import StoreSettings
 
 
@@ -57,6 +58,29 @@ def _check_master(settings: StoreSettings) -> None:
             where=settings.master_address,
             hint="is the group up?",
         ) from error
+
+
+def _get_each_once(
+    store: Any, keys: Sequence[str], ptrs: Sequence[int], sizes: Sequence[int]
+) -> list[int]:
+    """`batch_get_into`, with each key into the largest of its places, and from there into the others."""
+    largest: dict[str, int] = {}
+    for i, key in enumerate(keys):
+        at = largest.setdefault(key, i)
+        if sizes[i] > sizes[at]:
+            largest[key] = i
+    places = list(largest.values())
+    got = store.batch_get_into(list(largest), [ptrs[i] for i in places], [sizes[i] for i in places])
+    found = dict(zip(largest, got, strict=True))
+    results = []
+    for i, key in enumerate(keys):
+        size, at = int(found[key]), largest[key]
+        if size > sizes[i]:
+            size = INVALID_PARAMS
+        if size > 0 and i != at:
+            ctypes.memmove(ptrs[i], ptrs[at], size)
+        results.append(size)
+    return results
 
 
 class Native:
@@ -115,8 +139,15 @@ class Native:
         return store
 
     def get(self, keys: Sequence[str], ptrs: Sequence[int], sizes: Sequence[int]) -> list[int]:
-        """`batch_get_into`: a size or a negative code per key."""
-        result: list[int] = self._open().batch_get_into(keys, ptrs, sizes)
+        """`batch_get_into`: a size or a negative code per key.
+
+        A key may be there more than once. Mooncake (0.3.13) answers each with the block's size then, and
+        fills one of the places: so it is asked for each key once, and the rest is copied.
+        """
+        store = self._open()
+        if len(set(keys)) < len(keys) == len(ptrs) == len(sizes):
+            return _get_each_once(store, keys, ptrs, sizes)
+        result: list[int] = store.batch_get_into(keys, ptrs, sizes)
         return result
 
     def put(
@@ -126,14 +157,27 @@ class Native:
         sizes: Sequence[int],
         replicate: Replicate | None,
     ) -> list[int]:
-        """`batch_put_from`: 0 or a negative code per key."""
+        """`batch_put_from`: 0 or a negative code per key.
+
+        Of a key that is there more than once, the first bytes are put. Which of them Mooncake would take is
+        anybody's guess.
+        """
+        store = self._open()
         config = self._default_config
         if replicate is not None:
             config = self._config_type()
             config.replica_num = replicate.replicas
             config.preferred_segment = replicate.preferred_segment
             config.with_hard_pin = replicate.with_hard_pin
-        result: list[int] = self._open().batch_put_from(keys, ptrs, sizes, config)
+        if len(set(keys)) < len(keys) == len(ptrs) == len(sizes):
+            first = {key: i for i, key in reversed(list(enumerate(keys)))}
+            places = list(first.values())
+            codes = store.batch_put_from(
+                list(first), [ptrs[i] for i in places], [sizes[i] for i in places], config
+            )
+            put = dict(zip(first, codes, strict=True))
+            return [put[key] for key in keys]
+        result: list[int] = store.batch_put_from(keys, ptrs, sizes, config)
         return result
 
     def exists(self, keys: Sequence[str]) -> list[int]:

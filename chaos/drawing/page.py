@@ -7,6 +7,7 @@ from html import escape
 from typing import Any
 
 from chaos.drawing.chart import Chart
+from chaos.drawing.growth import growth
 from chaos.drawing.style import STYLE
 
 MIB = 1024 * 1024
@@ -21,6 +22,7 @@ def page(report: Mapping[str, Any]) -> str:
             "<title>moonmesh chaos</title>",
             f"<style>{STYLE}</style></head><body>",
             *_head(report),
+            *growth(report),
             *_table(report),
             *_targets(report),
             *(part for number, one in enumerate(report["scenarios"]) for part in _run(one, number)),

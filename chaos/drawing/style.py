@@ -20,6 +20,7 @@ th,td{padding:.25rem .5rem;border-bottom:1px solid var(--line);vertical-align:to
 .mark{font-size:12px;font-weight:600;white-space:nowrap}
 .mark.held{color:var(--held)}.mark.broken{color:var(--fault)}.mark.off{color:var(--soft)}
 figure{margin:.5rem 0}svg{width:100%;height:auto;display:block}
+svg.course{width:180px}
 svg text{font:11px system-ui,sans-serif;fill:var(--soft)}svg text.named{fill:var(--ink)}
 svg text.inside{fill:var(--paper);font-weight:600}
 .grid{stroke:var(--line);stroke-width:1}.band{fill:var(--fault);opacity:.07}.fault{fill:var(--fault)}

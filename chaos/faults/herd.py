@@ -86,7 +86,9 @@ class Herd:
             ],
         )
         self._channels.append(channel)
-        request = engine_pb2.AttachRequest(envelope_json=self._envelope.model_dump_json())
+        request = engine_pb2.AttachRequest(
+            envelope_json=self._envelope.model_dump_json(), engine=next(self._numbers) + 1
+        )
         attach = channel.unary_unary(ATTACH_METHOD)
         while True:
             try:

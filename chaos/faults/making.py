@@ -16,8 +16,20 @@ from typing import Any
 from chaos.errors import ChaosError
 from chaos.faults import clocks, disks, squeezing
 from chaos.faults.children import Helper
+from chaos.faults.trials import WrongKey, shown
 from chaos.load.spec import LoadSpec
-from chaos.steps import Certificate, Clock, Collector, Disk, Herd, Squeeze, Step, Switch, told
+from chaos.steps import (
+    Apply,
+    Certificate,
+    Clock,
+    Collector,
+    Disk,
+    Herd,
+    Squeeze,
+    Step,
+    Switch,
+    told,
+)
 from chaos.topology import Stage
 from federation.cli.health import ask_orders
 from federation.limits.orders import Order, Orders
@@ -90,6 +102,8 @@ class Making:
             make = self._collector(step)
         elif isinstance(step, Switch):
             make = self._switch(step)
+        elif isinstance(step, Apply):
+            make = self._apply(step)
         else:
             assert isinstance(step, Herd)
             make = self._herd(step)
@@ -237,6 +251,21 @@ class Making:
         group = self._stage.config(step.group)
         OrderFile(group.data_dir).change(change)
         return ask_orders(group.gateway_socket)
+
+    @contextlib.asynccontextmanager
+    async def _apply(self, step: Apply) -> AsyncIterator[None]:
+        self._say(f"on trial: {told(step)}")
+        stage, group = self._stage, step.group
+        trial = WrongKey(stage.config(group), stage.config_path(group), stage.folder)
+        try:
+            await trial.begin(step.peer)
+            yield
+        finally:
+            counts = await asyncio.to_thread(trial.end)
+            if not counts["taken_back"]:
+                self._restart(group)
+            said = shown((await stage.statuses())[group]) == "rolled back"
+            self._count(step, **counts, said=said)
 
     # Collector and herd
 

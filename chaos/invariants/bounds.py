@@ -52,6 +52,17 @@ def _at(*path: str) -> Callable[[Status], Iterator[Any]]:
     return look
 
 
+def _serving(*path: str) -> Callable[[Status], Iterator[Any]]:
+    """What each serving process says at a place."""
+    look = _at(*path)
+
+    def each(status: Status) -> Iterator[Any]:
+        for one in (status.get("serving"), *status.get("serving_others", ())):
+            yield from look(one or {})
+
+    return each
+
+
 def _listed(*path: str) -> Callable[[Status], Iterator[Any]]:
     """How much is listed at a place."""
     return lambda status: (len(v) for v in _at(*path)(status) if isinstance(v, (list, Mapping)))
@@ -66,6 +77,13 @@ def _guards(direction: str, *path: str) -> Callable[[Status], Iterator[Any]]:
 def _open(direction: str) -> Callable[[Status], Iterator[Any]]:
     calls = _guards(direction, "open")
     return lambda status: (sum(v.values()) for v in calls(status) if isinstance(v, Mapping))
+
+
+def _windows(status: Status) -> Iterator[float]:
+    """Of a peer, in a serving process: `status` has the sum over all of them, which each has its own of."""
+    processes = 1 + len(status.get("serving_others", ()))
+    held = _guards("incoming", "memory_bytes")(status)
+    return (value / processes for value in held if isinstance(value, (int, float)))
 
 
 def _views(status: Status) -> Iterator[Any]:
@@ -89,6 +107,7 @@ BOUNDS = (
     Bound("foreign blocks", _at("queues", "foreign_blocks"), lambda x: FOREIGN_MAX),
     Bound("blocks to feed", _at("queues", "feed_blocks"), lambda x: CHANGED_MAX),
     Bound("pulls of a peer", _at("queues", "pulls"), lambda x: x.pulls_waiting_per_peer),
+    Bound("engines", _at("queues", "engines"), lambda x: x.engines_max),
     Bound("blocks held", _at("holdings", "blocks"), lambda x: x.holdings_blocks),
     Bound("blocks in views", _views, lambda x: x.views_bytes // BYTES_PER_BLOCK),
     Bound("spans", _at("telemetry", "spans_queued"), lambda x: EXPORTERS_MAX * QUEUE_SPANS),
@@ -104,43 +123,43 @@ BOUNDS = (
     ),
     Bound("staging of a peer", _guards("outgoing", "memory_bytes"), lambda x: x.staging_bytes),
     Bound("catalog bytes", _guards("outgoing", "catalog_bytes"), lambda x: x.peer_catalog_bytes),
-    # Its serving process: it has told nothing yet when a gateway begins
+    # Its serving processes, each of them: they have told nothing yet when a gateway begins
     Bound(
         "serving memory",
-        _at("serving", "rss_bytes"),
+        _serving("rss_bytes"),
         lambda x: x.serving_memory,
         always=False,
         watched=True,
     ),
-    Bound("serving blocks", _at("serving", "blocks"), lambda x: x.holdings_blocks, always=False),
+    Bound("serving blocks", _serving("blocks"), lambda x: x.holdings_blocks, always=False),
     Bound(
         "serving bounce bytes",
-        _at("serving", "store", "bounce_used_bytes"),
+        _serving("store", "bounce_used_bytes"),
         lambda x: x.bounce_bytes,
         always=False,
     ),
     Bound(
         "serving store calls",
-        _at("serving", "store", "queued"),
+        _serving("store", "queued"),
         lambda x: STORE_QUEUES * StoreLimits().queue_max,
         always=False,
     ),
     Bound(
         "serving spans",
-        _at("serving", "telemetry", "spans_queued"),
+        _serving("telemetry", "spans_queued"),
         lambda x: EXPORTERS_MAX * QUEUE_SPANS,
         always=False,
     ),
     Bound(
         "withdrawals to tell",
-        _at("serving", "queues", "gone_blocks"),
+        _serving("queues", "gone_blocks"),
         lambda x: GONE_MAX,
         always=False,
     ),
-    Bound("messages to tell", _at("serving", "queues", "said"), lambda x: SAID_MAX, always=False),
+    Bound("messages to tell", _serving("queues", "said"), lambda x: SAID_MAX, always=False),
     Bound(
         "hellos to pass on",
-        _at("serving", "queues", "hellos"),
+        _serving("queues", "hellos"),
         lambda x: HELLOS_WAITING,
         always=False,
     ),
@@ -153,7 +172,7 @@ BOUNDS = (
     ),
     Bound(
         "windows of a peer",
-        _guards("incoming", "memory_bytes"),
+        _windows,
         lambda x: x.bounce_bytes,
         always=False,
     ),

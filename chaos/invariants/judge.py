@@ -92,8 +92,13 @@ def _wrong_bytes(record: Record, p: Bytes) -> Verdict:
         held=wrong == 0 and enough,
         value=wrong,
         limit="0",
-        detail=f"of {verified / MIB:.0f} MiB verified"
-        + ("" if enough else f"; fewer than {p.verified_mib:g} MiB prove nothing"),
+        detail="; ".join(
+            [
+                f"of {verified / MIB:.0f} MiB verified",
+                *([] if enough else [f"fewer than {p.verified_mib:g} MiB prove nothing"]),
+                *(text for _, totals in record.totals() for text in totals.wrong[:3]),
+            ]
+        ),
     )
 
 
@@ -165,14 +170,20 @@ def _limit(limits: dict[str, Any], name: str) -> int:
     return int(parse_size(limits.get(name, getattr(Limits(), name))))
 
 
-def cap_bytes(limits: dict[str, Any]) -> int:
-    """What the limits let a gateway keep in memory."""
-    views = _limit(limits, "views_bytes")
-    return _limit(limits, "staging_bytes") + _limit(limits, "bounce_bytes") + views
+def cap_bytes(limits: dict[str, Any], serving: int = 1, pulling: int = 0) -> int:
+    """What the limits let a gateway keep in memory.
+
+    Args:
+        serving, pulling: processes that it has for each. A further one that serves has bounce buffers of its
+            own, and staging counts as memory of each that pulls.
+    """
+    staging, bounce = _limit(limits, "staging_bytes"), _limit(limits, "bounce_bytes")
+    return (1 + pulling) * staging + serving * bounce + _limit(limits, "views_bytes")
 
 
 def _bounded(record: Record, p: Bounded, limits: dict[str, Any]) -> Verdict:
-    cap = cap_bytes(limits)
+    topology = record.scenario.topology
+    cap = cap_bytes(limits, topology.serving_workers, topology.pulling_workers)
     broken, growth_max = [], 0
     for one in record.passes:
         for group, usage in one.usage.items():

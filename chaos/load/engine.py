@@ -16,26 +16,29 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
+from chaos.load.auditing import audit
 from chaos.load.keys import chain
 from chaos.load.memory import Memory
+from chaos.load.replayed import CHAIN_BLOCKS, Replayed
 from chaos.load.spec import Audit, LoadSpec, Sample, Totals
 from chaos.load.watch import ControlThread
 from federation.bench.engine import NOT_FOUND, ReplayStore
 from federation.bench.workload import BlockBytes
 
-EXAMPLES = 8
 ERRORS_MAX = 32
 EXISTS_WAIT_MS = 20
 EXISTS_BLOCKS = 4
+TRACE_THREADS = 2
+STORED_LOOKED_AT = 5000
+"""Of the blocks that this engine has written, for whose bytes were given in the place of others."""
 SAMPLES_MAX = 100_000
 """Samples that wait to be fetched; a runner that hangs does not fill this process."""
 PREPARED_AT_ONCE = 32
 """Blocks that are put with one call before a load."""
 PREPARE_MS = 5000
-AUDIT_BATCH = 32
-AUDIT_MS = 3000
-AUDIT_S = 8.0
-"""How long a batch is asked for again: the breaker of a store that has just come back is still open."""
 
 
 class Load:
@@ -45,6 +48,7 @@ class Load:
         store: in the honest namespace.
         guest: in the guest namespace, or None.
         exists_deadline_ms: of the store's calls that take no deadline.
+        replayed: where requests of a trace come from, where the spec wants some.
     """
 
     def __init__(
@@ -56,8 +60,10 @@ class Load:
         blocks: BlockBytes,
         guest_blocks: BlockBytes,
         exists_deadline_ms: int,
+        replayed: Replayed | None = None,
     ) -> None:
         self._spec = spec
+        self._replayed = replayed
         self._group = group
         self._store: Any = store
         self._guest: Any = guest
@@ -123,6 +129,9 @@ class Load:
             threads = spec.peer_threads
             rates = (spec.peer_rate / threads, spec.after_peer_rate / threads)
             tasks += [(*rates, self._peer)] * threads
+        if self._replayed is not None:
+            rate = spec.trace_rate / TRACE_THREADS
+            tasks += [(rate, rate, self._trace)] * TRACE_THREADS
         for number, (rate, later, work) in enumerate(tasks):
             if rate > 0:
                 thread = threading.Thread(
@@ -153,51 +162,10 @@ class Load:
             return self._totals.model_copy(update={"codes": dict(self._codes)})
 
     def audit(self, again: bool = True) -> Audit:
-        """Reads everything that was to be written: what was acknowledged is there, and right; what was
-        not is absent or right.
-
-        Args:
-            again: ask once more, for a while, for what is neither there nor known to be lost.
-        """
-        found = Audit()
-        memory = Memory(AUDIT_BATCH, self._blocks.size)
+        """What became of everything that was to be written; see `auditing`."""
         with self._lock:
             stored, refused = list(self._stored), list(self._refused)
-        for keys, acknowledged in ((stored, True), (refused, False)):
-            for start in range(0, len(keys), AUDIT_BATCH):
-                batch = keys[start : start + AUDIT_BATCH]
-                self._audit(batch, acknowledged, memory, found, AUDIT_S if again else 0.0)
-        return found
-
-    def _audit(
-        self, keys: list[str], acknowledged: bool, memory: Memory, found: Audit, seconds: float
-    ) -> None:
-        count = len(keys)
-        end = time.monotonic() + seconds
-        while True:
-            results = self._store.batch_get_into(
-                keys, memory.pointers[:count], memory.sizes[:count], deadline_ms=AUDIT_MS
-            )
-            tiers = self._store.last_tiers()
-            # While its breaker is open, a store says that blocks are not there without having looked.
-            looked = self._store.stats()["store"]["breaker"] == "closed"
-            sure = looked and all(r >= 0 or r == NOT_FOUND for r in results)
-            if sure or time.monotonic() > end:
-                break
-            time.sleep(0.3)
-        found.checked += count
-        for i, (key, result) in enumerate(zip(keys, results, strict=True)):
-            if result >= 0:
-                found.verified_bytes += self._blocks.size
-                found.wrong_bytes += self._blocks.wrong_bytes([key], memory.rows[i : i + 1])
-            if not acknowledged or (result >= 0 and tiers[i] == "local"):
-                continue
-            if result >= 0 or (result == NOT_FOUND and looked):
-                found.lost += 1
-            else:
-                found.unread += 1
-            if len(found.examples) < EXAMPLES:
-                found.examples.append(f"{key}: {result} ({tiers[i]})")
+        return audit(self._store, self._blocks, stored, refused, again=again)
 
     def _run(
         self,
@@ -208,7 +176,7 @@ class Load:
         begin: float,
     ) -> None:
         rng = random.Random(f"{self._spec.seed}/{self._group}/{number}")
-        memory = self._memory()
+        memory = self._memory(CHAIN_BLOCKS if work == self._trace else 0)
         period = 1 / rate
         due = begin + period * rng.random()  # engines are not in step with each other
         while not self._stop.wait(max(0.0, due - time.monotonic())):
@@ -248,6 +216,16 @@ class Load:
             self._put(missing, memory, spec.deadline_ms)
         return True
 
+    def _trace(self, rng: random.Random, memory: Memory) -> bool:
+        """Reads a prompt's chain and writes what was missing, as an engine does that has computed it."""
+        assert self._replayed is not None
+        keys = self._replayed.next()
+        deadline_ms = self._spec.peer_deadline_ms
+        missing = self._get(self._store, self._blocks, "trace", keys, memory, deadline_ms)
+        if missing:
+            self._put(missing, memory, self._spec.deadline_ms)
+        return True
+
     def _guest_read(self, rng: random.Random, memory: Memory) -> bool:
         spec = self._spec
         owner, number = self._next(self._guests, spec.guest_owners)
@@ -284,8 +262,8 @@ class Load:
         number = next(numbers)  # atomic: one call of C code
         return owners[number % len(owners)], number // len(owners)
 
-    def _memory(self) -> Memory:
-        return Memory(self._spec.blocks, self._blocks.size)
+    def _memory(self, blocks: int = 0) -> Memory:
+        return Memory(max(blocks, self._spec.blocks), self._blocks.size)
 
     def _check_untouched(self, memory: Memory) -> None:
         if not memory.untouched():
@@ -318,7 +296,10 @@ class Load:
             for i, result in enumerate(results):
                 if result == blocks.size:
                     verified += result
-                    wrong += blocks.wrong_bytes([keys[i]], memory.rows[i : i + 1])
+                    differ = blocks.wrong_bytes([keys[i]], memory.rows[i : i + 1])
+                    wrong += differ
+                    if differ and kind != "guest":
+                        self._wrong(f"{kind} {keys[i]} ({tiers[i]})", blocks, memory.rows[i], keys)
                 elif result >= 0 and kind == "guest":
                     wrong += result  # of the wrong length, and its writer is trusted
                 elif result != NOT_FOUND:
@@ -337,6 +318,19 @@ class Load:
         blocks_by_tier = (local, peer, count - local - peer)
         self._sample(kind, begin, end, deadline_ms, *blocks_by_tier, owner=owner)
         return [key for key, tier in zip(keys, tiers, strict=True) if tier == "miss"]
+
+    def _wrong(
+        self, what: str, blocks: BlockBytes, row: npt.NDArray[np.uint8], keys: Sequence[str]
+    ) -> None:
+        """Notes what was given in the place of a block."""
+        now = f"at {time.monotonic():.3f}"
+        with self._lock:
+            known = [*keys, *self._stored[-STORED_LOOKED_AT:]]
+        whose = next((k for k in known if not blocks.wrong_bytes([k], row[None])), None)
+        given = f"the bytes of {whose}" if whose else f"{row[:16].tobytes().hex()}..."
+        with self._lock:
+            if len(self._totals.wrong) < ERRORS_MAX:
+                self._totals.wrong.append(f"{what} {now}: {given}")
 
     def _put(
         self, keys: list[str], memory: Memory, deadline_ms: int, *, sample: bool = True

@@ -11,6 +11,7 @@ from typing import IO, Any
 
 from chaos.load.engine import Load
 from chaos.load.keys import DEMO, ENVELOPES, GUEST, contents
+from chaos.load.replayed import Replayed
 from chaos.load.spec import EngineSpec, LoadSpec
 from federation.bench.engine import ReplayStore
 from federation.bench.engine_process import open_federated
@@ -47,6 +48,7 @@ class Engine:
         self._store = self._open(DEMO)
         self._guest = self._open(GUEST) if spec.guest else None
         self._load: Load | None = None
+        self._replayed: Replayed | None = None
         self._ticking = threading.Event()
 
     def _open(self, namespace: str) -> ReplayStore:
@@ -89,6 +91,9 @@ class Engine:
 
     def _prepare(self, spec: LoadSpec) -> dict[str, Any]:
         size = self._spec.block_bytes
+        if spec.trace_rate and self._replayed is None:
+            # For all runs of this process: each goes on in the trace where the last one ended.
+            self._replayed = Replayed(spec.trace, spec.trace_groups, self._spec.group)
         self._load = Load(
             spec,
             self._spec.group,
@@ -97,6 +102,7 @@ class Engine:
             contents(DEMO, size),
             contents(GUEST, size),
             self._spec.deadline_ms,
+            self._replayed if spec.trace_rate else None,
         )
         self._load.prepare()
         return {"totals": self._load.totals().model_dump()}

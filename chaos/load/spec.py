@@ -57,6 +57,12 @@ class LoadSpec(BaseModel):
     peer_threads: int = 2
     writes_back: bool = True
     """Whether what no peer gave is written, as an engine does that has computed it."""
+    trace_rate: float = 0.0
+    """Requests of a trace a second that fall to this group."""
+    trace: str = ""
+    """Its file; empty: the one that comes with the package."""
+    trace_groups: tuple[str, ...] = ()
+    """Which share its requests."""
     probe: bool = False
     """Whether this engine only reads what its group's other engine has written."""
 
@@ -84,6 +90,8 @@ class Totals(BaseModel):
 
     verified_bytes: int = 0
     wrong_bytes: int = 0
+    wrong: list[str] = []
+    """Examples: what was read how, and what was given instead."""
     poisoned_bytes: int = 0
     """Wrong, in the guest namespace, where a hostile peer is trusted."""
     late_writes: int = 0

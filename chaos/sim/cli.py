@@ -15,7 +15,7 @@ app = typer.Typer(
     help="Simulate: the same engines, a virtual clock, a network that breaks.", no_args_is_help=True
 )
 
-GOLDEN = Path("tests/data/gossip")
+GOLDEN = "tests/data/{gossip,mesh}"
 """Where the scenarios are, in a source tree."""
 
 
@@ -88,11 +88,10 @@ def golden(
     from federation.bench.report import write_whole
     from federation.errors import UsageError
 
-    chosen = files or sorted(GOLDEN.glob("*.txt"))
+    folders = (Path("tests/data") / kind for kind in ("gossip", "mesh"))
+    chosen = files or [path for folder in folders for path in sorted(folder.glob("*.txt"))]
     if not chosen:
-        raise UsageError(
-            "no scenarios", where=str(GOLDEN), hint="name files, or go to the source tree"
-        )
+        raise UsageError("no scenarios", where=GOLDEN, hint="name files, or go to the source tree")
     for path in chosen:
         if not path.is_file():
             raise UsageError("no such file", where=str(path))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from random import Random
 from typing import Final
 
 from chaos.sim.hostile import HABITS, Guise
-from chaos.sim.network import Conditions
+from chaos.sim.links import Fault, LinkFaults
+from chaos.sim.network import Conditions, Network
 from chaos.sim.process import Process
 from chaos.sim.world import World
 from gossip.statement import Health
@@ -17,25 +18,10 @@ CALM_ROUNDS: Final = 6
 """Rounds at the beginning in which nothing breaks."""
 PER_ROUNDS: Final = 6
 """One fault in so many rounds, on average."""
+CLOGGED: Final = (100.0, 2000.0)
+"""Bytes a second of a link that is clogged, from and to."""
 ROUGH: Final = Conditions(delay=0.02, jitter=0.1, loss=0.05, duplicated=0.02, overtaken=0.02)
 """The network while there are faults, when nothing is wrong with a link."""
-
-
-@dataclass(frozen=True)
-class Fault:
-    """One thing that goes wrong, from `at` to `until` (seconds).
-
-    `begin` and `end` are called with the world; both must do for a world in any state.
-    """
-
-    at: float
-    until: float
-    text: str
-    begin: Callable[[World], None]
-    end: Callable[[World], None] = field(default=lambda world: None)
-
-    def __str__(self) -> str:
-        return f"{self.at:9.3f}  {self.text}, until {self.until:.3f}"
 
 
 @dataclass(frozen=True)
@@ -47,7 +33,7 @@ class Plan:
         heals_at: seconds; from then on everything is well.
     """
 
-    faults: tuple[Fault, ...]
+    faults: tuple[Fault[World], ...]
     hostile: tuple[str, ...]
     heals_at: float
 
@@ -61,12 +47,12 @@ class Plan:
         world.clock.at(self.heals_at, heal, world, self.hostile)
 
 
-def _begin(world: World, fault: Fault) -> None:
+def _begin(world: World, fault: Fault[World]) -> None:
     world.tell("fault", f"{fault.text} begins")
     fault.begin(world)
 
 
-def _end(world: World, fault: Fault) -> None:
+def _end(world: World, fault: Fault[World]) -> None:
     world.tell("fault", f"{fault.text} ends")
     fault.end(world)
 
@@ -143,17 +129,16 @@ def _rough(world: World) -> None:
     world.network.conditions = ROUGH
 
 
-class _Drawing:
+class _Drawing(LinkFaults[World]):
     """Draws single faults."""
 
     def __init__(
         self, random: Random, groups: list[str], honest: list[str], interval: float
     ) -> None:
-        self.random = random
-        self.groups = groups
+        super().__init__(random, groups, CLOGGED)
         self.honest = honest
         self.interval = interval
-        self.kinds: tuple[Callable[[float, float], Fault], ...] = (
+        self.kinds: tuple[Callable[[float, float], Fault[World]], ...] = (
             self.restart,
             self.thawed,
             self.same_epoch,
@@ -172,11 +157,11 @@ class _Drawing:
 
     # Gateways
 
-    def restart(self, at: float, until: float) -> Fault:
+    def restart(self, at: float, until: float) -> Fault[World]:
         name = self.random.choice(self.honest)
         return Fault(at, until, f"{name} is off", _off(name), _on(name))
 
-    def thawed(self, at: float, until: float) -> Fault:
+    def thawed(self, at: float, until: float) -> Fault[World]:
         """A gateway is frozen, replaced, and goes on to speak in its old epoch."""
         name = self.random.choice(self.honest)
         frozen = (until - at) / 2
@@ -195,13 +180,15 @@ class _Drawing:
 
         return Fault(at, until, f"{name} has a zombie", begin, end)
 
-    def same_epoch(self, at: float, until: float) -> Fault:
+    def same_epoch(self, at: float, until: float) -> Fault[World]:
         return self._again(at, until, "restarts in the epoch that it had", lambda epoch: epoch)
 
-    def lost_disk(self, at: float, until: float) -> Fault:
+    def lost_disk(self, at: float, until: float) -> Fault[World]:
         return self._again(at, until, "restarts without its disk", lambda epoch: 1)
 
-    def _again(self, at: float, until: float, what: str, epoch: Callable[[int], int]) -> Fault:
+    def _again(
+        self, at: float, until: float, what: str, epoch: Callable[[int], int]
+    ) -> Fault[World]:
         name = self.random.choice(self.honest)
 
         def begin(world: World) -> None:
@@ -214,7 +201,7 @@ class _Drawing:
 
         return Fault(at, until, f"{name} {what}", begin)
 
-    def stall(self, at: float, until: float) -> Fault:
+    def stall(self, at: float, until: float) -> Fault[World]:
         name = self.random.choice(self.honest)
         draws = Random(self.random.random())
 
@@ -228,7 +215,7 @@ class _Drawing:
 
         return Fault(at, until, f"{name} stalls again and again", begin)
 
-    def skew(self, at: float, until: float) -> Fault:
+    def skew(self, at: float, until: float) -> Fault[World]:
         name = self.random.choice(self.honest)
         rate = self.random.uniform(0.95, 1.05)
         wall = self.random.randint(-86_400_000, 86_400_000)
@@ -241,11 +228,11 @@ class _Drawing:
 
         return Fault(at, until, f"{name}'s clocks are off ({rate:.3f}, {wall} ms)", begin)
 
-    def health(self, at: float, until: float) -> Fault:
+    def health(self, at: float, until: float) -> Fault[World]:
         name = self.random.choice(self.honest)
         return Fault(at, until, f"{name} is degraded", _health(name, False), _health(name, True))
 
-    def hostile(self, name: str, at: float, until: float) -> Fault:
+    def hostile(self, name: str, at: float, until: float) -> Fault[World]:
         habits = tuple(self.random.sample(sorted(HABITS), self.random.randint(1, 3)))
         seed = self.random.random()
 
@@ -261,7 +248,10 @@ class _Drawing:
 
     # Network
 
-    def loss(self, at: float, until: float) -> Fault:
+    def network(self, world: World) -> Network:
+        return world.network
+
+    def loss(self, at: float, until: float) -> Fault[World]:
         share = self.random.uniform(0.1, 0.4)
 
         def begin(world: World) -> None:
@@ -270,50 +260,6 @@ class _Drawing:
             )
 
         return Fault(at, until, f"{share:.0%} of all messages are lost", begin, _rough)
-
-    def one_way(self, at: float, until: float) -> Fault:
-        sender, to = self.random.sample(self.groups, 2)
-        return _cut(at, until, f"{to} hears nothing of {sender}", [(sender, to)])
-
-    def partition(self, at: float, until: float) -> Fault:
-        size = self.random.randint(1, len(self.groups) // 2)
-        side = sorted(self.random.sample(self.groups, size))
-        rest = [name for name in self.groups if name not in side]
-        links = [(x, y) for x in side for y in rest]
-        return _cut(at, until, f"{', '.join(side)} are cut off", links + [(y, x) for x, y in links])
-
-    def isolate(self, at: float, until: float) -> Fault:
-        name = self.random.choice(self.groups)
-        links = [(name, other) for other in self.groups if other != name]
-        if self.random.random() < 0.5:
-            return _cut(at, until, f"nobody hears {name}", links)
-        return _cut(at, until, f"{name} hears nobody", [(y, x) for x, y in links])
-
-    def clog(self, at: float, until: float) -> Fault:
-        sender, to = self.random.sample(self.groups, 2)
-        rate = self.random.uniform(100, 2000)
-
-        def begin(world: World) -> None:
-            calm = world.network.conditions
-            world.network.link(sender, to).conditions = Conditions(
-                calm.delay, calm.jitter, bytes_per_second=rate, clogged_until=until
-            )
-
-        def end(world: World) -> None:
-            link = world.network.link(sender, to)
-            link.conditions, link.busy_until = None, 0.0
-
-        return Fault(at, until, f"{sender} to {to} passes {rate:.0f} bytes a second", begin, end)
-
-
-def _cut(at: float, until: float, text: str, links: list[tuple[str, str]]) -> Fault:
-    return Fault(
-        at,
-        until,
-        text,
-        lambda world: world.network.cut(links),
-        lambda world: world.network.heal(links),
-    )
 
 
 def _off(name: str) -> Callable[[World], None]:

@@ -1,7 +1,8 @@
 """Scenarios as text: a script of what happens, and what the engines say to it.
 
 A line that begins with `>` is a command, `#` a comment; every other line is what came of the command
-above it, and is written anew by `play`. So a file is right when playing it changes nothing.
+above it, and is written anew by `play`. So a file is right when playing it changes nothing. A script
+whose first command is `mesh` is of whole gateways: see `chaos.sim.mesh.golden`.
 
     > world groups=3 preset=wan
     > run 3
@@ -13,9 +14,10 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from random import Random
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from chaos.sim.hostile import HABITS, Guise
 from chaos.sim.network import Conditions
@@ -25,6 +27,9 @@ from chaos.sim.show import describe
 from chaos.sim.world import Setup, World
 from federation.errors import UsageError
 from gossip.statement import Health
+
+if TYPE_CHECKING:
+    from chaos.sim.mesh.golden import MeshPlayer
 
 ROUNDS_MAX: Final = 1000
 GROUPS_MAX: Final = 16
@@ -42,9 +47,23 @@ def play(text: str, name: str = "script") -> str:
     Raises:
         ScriptError: with the line, if a command cannot be understood.
     """
-    player = _Player()
+    lines = text.splitlines()
+    first = next((line[1:].split() for line in lines if line.startswith(">")), [])
+    with closing(_player(first[:1])) as player:
+        return _played(lines, player, name)
+
+
+def _player(first: list[str]) -> _Player | MeshPlayer:
+    if first != ["mesh"]:
+        return _Player()
+    from chaos.sim.mesh.golden import MeshPlayer  # only here: it loads whole gateways
+
+    return MeshPlayer()
+
+
+def _played(lines: list[str], player: _Player | MeshPlayer, name: str) -> str:
     out: list[str] = []
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(lines, 1):
         if not line or line.startswith("#"):
             out.append(line)
         elif line.startswith(">"):
@@ -98,6 +117,9 @@ class _Player:
     def do(self, words: list[str]) -> list[str]:
         command, *arguments = words
         return self.commands[command](*arguments) or []
+
+    def close(self) -> None:
+        """There is nothing to end."""
 
     @property
     def world(self) -> World:

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from federation.peering import Peering
     from federation.trial import Trial, TrialFile
 
-GRACE_SECONDS = 30.0
-"""Beyond what a gateway has to decide in; then it is decided here."""
+MARGIN_SECONDS = 30.0
+"""Beyond what it takes until it is decided in any case: a gateway takes its time to end, and to start."""
 POLL_SECONDS = 0.25
 
 
@@ -36,11 +36,13 @@ def apply(
 
     The gateway is restarted with it, and it is on trial: if the gateway does not serve, a peer
     that was heard is lost, or errors are far more than before, what was there before is put back. That is the
-    gateway's doing, so this command may be killed. Exit code 1 if it was taken back.
+    gateway's doing, or that of `up` where it hangs, so this command may be killed. Exit code 1 if it was
+    taken back.
     """
     from federation.config import load_group
     from federation.errors import UsageError
     from federation.trial import FILE_BYTES_MAX, TrialError, TrialFile
+    from federation.trial_keeper import end_gateway
 
     group = load_group(config)
     path = group.gateway.peering
@@ -67,7 +69,7 @@ def apply(
         )
     trial = replace(_trial(group, path, old, text, new), seconds=seconds)
     trials.begin(trial, text)
-    if not _restart(group):
+    if not end_gateway(group):
         typer.echo("its gateway does not run: it is tried once it does")
         return
     typer.echo("on trial: the gateway is restarted with it")
@@ -145,31 +147,21 @@ def _trial(group: GroupFile, path: Path, old: str, text: str, new: Peering) -> T
     return Trial(str(path), old, digest_of(text), tuple(alive), rate, changed_at=time.time())
 
 
-def _restart(group: GroupFile, *, hard: bool = False) -> bool:
-    """Ends the gateway, which `up` starts anew; False if none runs."""
-    import signal
-
-    from local_group.state import read_state
-
-    state = read_state(group.state_file)
-    child = state.children.get("gateway") if state is not None else None
-    if child is None or child.process is None or not child.process.alive():
-        return False
-    child.process.signal(signal.SIGKILL if hard else signal.SIGTERM)
-    return True
-
-
 def _await(group: GroupFile, trials: TrialFile, trial: Trial) -> None:
-    from federation.trial import READY_SECONDS, TrialError
+    from federation.trial import BEGUN_SECONDS, GRACE_SECONDS, TrialError, decided_within
 
-    until = time.monotonic() + READY_SECONDS + trial.seconds + GRACE_SECONDS
+    most = BEGUN_SECONDS + decided_within(trial) + GRACE_SECONDS + MARGIN_SECONDS
+    until = time.monotonic() + most
     while True:
         latest = trials.read()
         if latest is None or latest.wanted != trial.wanted or latest.state != "trying":
             break
-        if time.monotonic() >= until:  # it hangs, so it will not take it back itself
-            trials.take_back(latest, "the gateway did not decide in time")
-            _restart(group, hard=True)
+        if time.monotonic() >= until:
+            raise TrialError(
+                "neither the gateway nor `up` has decided in time",
+                where=trial.path,
+                hint="does `up` hang? At the next start of the gateway what was there before is put back",
+            )
         time.sleep(POLL_SECONDS)
     if latest is not None and latest.wanted == trial.wanted and latest.state == "kept":
         typer.echo("kept: all is as well as before")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import dataclasses
 import json
@@ -21,6 +22,7 @@ from rich.text import Text
 
 from federation.cli.errors import error_text, print_error
 from federation.config import GroupFile
+from federation.trial_keeper import keep_trials
 from local_group import process_errors  # noqa: F401 - registers the codes that a report may carry
 from local_group.child import ChildSpec, Progress
 from local_group.errors import MoonmeshError
@@ -197,6 +199,9 @@ async def foreground(
 ) -> None:
     """Run a group until a signal; see `local_group.lifecycle.run_group`."""
     come_first()
+    trials = None
+    if group.gateway.enabled and group.gateway.peering is not None:
+        trials = asyncio.create_task(keep_trials(group))
     try:
         await run_group(
             group,
@@ -211,6 +216,8 @@ async def foreground(
             view.failed(error)
         raise
     finally:
+        if trials is not None:
+            trials.cancel()
         view.close()
 
 

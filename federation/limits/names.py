@@ -46,6 +46,8 @@ class GuardName(str, enum.Enum):
     """A stream on which nothing moves is ended."""
     HONESTY = "honesty"
     """A peer that does not have most of what its catalog says counts as failing."""
+    GIVING_WAY = "giving_way"
+    """Less is read for peers while the group's own Mooncake is slower than usual."""
     FEDERATION = "federation"
     """An engine whose gateway is slow works with its own group alone. It is the one guard of engines."""
     SWITCH = "switch"

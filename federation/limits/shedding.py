@@ -4,11 +4,16 @@ How long the master and the stores take is learned, for each kind and size of a 
 windows are read beside it, by itself: so what peers alone do to each other is the usual. When
 that rises, what is read for peers at once, in windows, is cut by a part; when it is well again, it grows by
 steps, which double for as long as it stays so. Below one window there are pauses between windows.
+
+It is slow where most questions are, or where those that are slow take most of the time of those who ask:
+while a master stands still nobody gets to ask it more, and when it runs, for a moment, it answers many.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 TICK_SECONDS: Final = 0.25
@@ -22,9 +27,9 @@ DOUBLES_TICKS: Final = 4
 SAMPLES_FEW: Final = 3
 """Questions without which nothing is cut: one alone proves nothing."""
 GATHER_TICKS: Final = 4
-"""For which they are gathered, where there are fewer."""
-SAMPLES_MAX: Final = 256
-"""Looked at in a tick; more tell nothing new."""
+"""For which they are gathered, where there are fewer, and over which their time is added up."""
+SLOW_MAX: Final = 256
+"""Slow ones looked at in a tick; more tell nothing new."""
 CLASSES_MAX: Final = 256
 """Kinds, sizes and windows that are read beside it, which are told apart: by powers of two."""
 FALLS: Final = 0.2
@@ -57,14 +62,29 @@ class SheddingLimits:
     rise_s: float
 
 
+@dataclass
+class _Tick:
+    """What was asked between two decisions."""
+
+    count: int = 0
+    seconds: float = 0.0
+    """That all of it took; `elapsed`, as it went by."""
+    slow: list[tuple[float, float]] = field(default_factory=list)
+    """Seconds, and the baseline before it, of what may have been slow."""
+    elapsed: float = 0.0
+    own_delay: float = 0.0
+
+
 class Shedding:
     """See the module."""
 
     def __init__(self, limits: SheddingLimits, now: float) -> None:
         self._limits = limits
         self._baselines: dict[tuple[str, int, int], float] = {}
-        self._samples: list[tuple[float, float]] = []  # seconds, and the baseline before it
-        self._waited = 0  # ticks, for enough samples
+        self._tick = _Tick()
+        self._ticks: deque[_Tick] = deque(
+            maxlen=GATHER_TICKS
+        )  # since the last cut; the latest last
         self._ticked_at = now
         self._calm = 0
         self._step = 0.0
@@ -102,8 +122,12 @@ class Shedding:
             if len(self._baselines) >= CLASSES_MAX:
                 return
             baseline = self._baselines[name] = min(seconds, self._expected(*name))
-        if len(self._samples) < SAMPLES_MAX:
-            self._samples.append((seconds, baseline))
+        slow = self._took_long(seconds, baseline, 0.0)
+        if not slow or len(self._tick.slow) < SLOW_MAX:
+            self._tick.count += 1
+            self._tick.seconds += seconds
+            if slow:
+                self._tick.slow.append((seconds, baseline))
         if seconds < baseline:
             self._baselines[name] = baseline + FALLS * (seconds - baseline)
 
@@ -114,16 +138,16 @@ class Shedding:
             own_delay: seconds by which this process itself was late: it is not Mooncake that took them.
         """
         elapsed, self._ticked_at = max(0.0, now - self._ticked_at), now
-        samples = self._samples
-        self._waited += 1
-        if len(samples) >= SAMPLES_FEW or self._waited >= GATHER_TICKS:
-            self._samples, self._waited = [], 0
-        if self._is_slow(samples, own_delay):
+        self._tick.elapsed, self._tick.own_delay = elapsed, own_delay
+        self._ticks.append(self._tick)
+        self._tick = _Tick()
+        asked = any(tick.count for tick in self._ticks)
+        if self._is_slow():
             self._cut()
         else:
             self._grow()
         rise = 1 + RISES_PER_SECOND * min(elapsed, 10 * TICK_SECONDS)
-        if samples:
+        if asked:
             for name in self._baselines:
                 self._baselines[name] *= rise
 
@@ -181,16 +205,36 @@ class Shedding:
         ]
         return min(known, default=float("inf"))
 
-    def _is_slow(self, samples: list[tuple[float, float]], own_delay: float) -> bool:
-        if len(samples) < SAMPLES_FEW:
-            return False
+    def _took_long(self, seconds: float, usual: float, own_delay: float) -> bool:
         rise = self._limits.rise_s + own_delay
-        slow = sum(
-            took > self._limits.times * usual and took > usual + rise for took, usual in samples
-        )
-        return 2 * slow > len(samples)
+        return seconds > self._limits.times * usual and seconds > usual + rise
+
+    def _is_slow(self) -> bool:
+        """By the latest ticks with enough of them in number, and by the time of all of them."""
+        ticks = list(self._ticks)
+        for first in reversed(range(len(ticks))):
+            asked = sum(tick.count for tick in ticks[first:])
+            if asked >= SAMPLES_FEW:
+                if 2 * len(self._slow_of(ticks[first:])) > asked:
+                    return True
+                break
+        slow = self._slow_of(ticks)
+        # Of those who ask one after the other, which is what `seconds` adds up to where they do so all the
+        # time; where they do not, a few slow ones among many that took no time must not be most of it.
+        whole = max(sum(tick.seconds for tick in ticks), sum(tick.elapsed for tick in ticks))
+        return len(slow) >= SAMPLES_FEW and 2 * sum(slow) > whole
+
+    def _slow_of(self, ticks: Sequence[_Tick]) -> list[float]:
+        """Seconds of each slow question, less what this process itself was late."""
+        return [
+            seconds
+            for tick in ticks
+            for seconds, usual in tick.slow
+            if self._took_long(seconds, usual, tick.own_delay)
+        ]
 
     def _cut(self) -> None:
+        self._ticks.clear()  # what it comes to is seen from now on
         self.windows = max(self._limits.windows_min, CUT * self.windows)
         self._step = STEP * self.windows
         self._calm = 0

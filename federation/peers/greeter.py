@@ -152,11 +152,15 @@ class _Stream:
         self.connected = False
         self._greeter = greeter
         self._wake: asyncio.Future[None] | None = None
+        self._over = False
         self._call = method(self._hellos(), wait_for_ready=patient)
         self.task = asyncio.create_task(self._run())
 
     def say(self, raw: bytes) -> None:
         self.waits = raw
+        self._rouse()
+
+    def _rouse(self) -> None:
         if self._wake is not None and not self._wake.done():
             self._wake.set_result(None)
 
@@ -170,7 +174,7 @@ class _Stream:
         except grpc.aio.AioRpcError:
             return  # whoever reads is told
         self.connected = True
-        while True:
+        while not self._over:
             if self.waits is None:
                 self._wake = asyncio.get_running_loop().create_future()
                 await self._wake
@@ -193,4 +197,7 @@ class _Stream:
             error = caught
         finally:
             self._call.cancel()
+            # gRPC cancels who asks for more only where the call was not over yet.
+            self._over = True
+            self._rouse()
         self._greeter.ended(self, error)

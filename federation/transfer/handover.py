@@ -19,6 +19,7 @@ from federation.config import Limits
 from federation.counters import counters
 from federation.identity import DIGEST_BYTES, Envelope, Fingerprint
 from federation.keys.namespace import Namespace
+from federation.limits.attached import AttachedEngines, NoPlaceError
 from federation.telemetry import SPAN_GATEWAY_PULL, SpanKind, extract, span
 from federation.transfer.checks import RequestError, check_keys
 from federation.transfer.fair import PullClass
@@ -95,6 +96,8 @@ class EngineService:
         self._limits = limits
         self._on_error = on_error
         self._slots = slots
+        self.attached = AttachedEngines(limits.engines_max)
+        """Those that have a place."""
         self._admitted: Callable[[Context], bool] = lambda context: True
 
     def only_for(self, admitted: Callable[[Context], bool]) -> EngineService:
@@ -144,8 +147,14 @@ class EngineService:
                 f"{_listed(request.patterns)} at the engine: give it the same `keys`"
             )
         elif fingerprint in self._namespaces:
-            reply.federated = True
-            self._touch(fingerprint)
+            try:
+                self.attached.attach(request.engine, asyncio.get_running_loop().time())
+            except NoPlaceError as error:
+                counters.add("moonmesh_refused_engines_total")
+                reply.full, reply.reason = True, f"{error.code}: {error.what}; {error.hint}"
+            else:
+                reply.federated = True
+                self._touch(fingerprint)
         elif fingerprint in self._known:
             reply.reason = "no peer imports or exports this namespace"
         else:
@@ -225,7 +234,6 @@ class EngineService:
             await self._refuse(context, "another memory", grpc.StatusCode.FAILED_PRECONDITION)
         lent = _Lent(self._slots, self._limits.message_bytes)
         give_up = await self._hand_over(request, context, lent)
-        counters.add("moonmesh_lent_blocks_total", len(lent.blocks))
         await asyncio.sleep(give_up - asyncio.get_running_loop().time())
 
     async def _hand_over(
@@ -357,6 +365,7 @@ class _Lent:
 
     def block(self, index: int, block: StagedBlock) -> Iterator[bytes]:
         self.blocks.append(block)
+        counters.add("moonmesh_lent_blocks_total")  # now: who has all of it ends the call at once
         offset = self._slots.offset(block.data)
         return self._writer.place(Place(index, len(block.data), offset, block.digest))
 

@@ -15,6 +15,8 @@ from local_group.process_errors import AdminError
 
 PROBE_KEY = "moonmesh/probe"
 """A key that nobody writes: to look for it costs the master what any look-up does, and takes no lease."""
+PROBES_MAX = 2 * SAMPLES_FEW
+"""Of these questions that may wait for an answer: a master that gives none is asked no more."""
 LEARN_TICKS = 20
 """Ticks from the start in which it is looked for too, so that the usual is known before the first peer."""
 
@@ -40,21 +42,35 @@ async def measure(shedding: Shedding, master: Asked) -> None:
     """Has it decide every `TICK_SECONDS`; never returns.
 
     The master is asked only while something is cut, and at first: at rest this costs four wake-ups a second.
+    Questions are spread over the time, and none waits for the one before: those that were asked as soon as it
+    had answered would all meet it at a moment at which it answers.
     """
     ticks = 0
-    while True:
-        due = time.monotonic() + TICK_SECONDS
-        await asyncio.sleep(TICK_SECONDS)
-        late = max(0.0, time.monotonic() - due)
-        cuts = shedding.cuts
-        shedding.tick(time.monotonic(), late)
-        if shedding.cuts != cuts:
-            counters.add("moonmesh_serve_cuts_total")
-        ticks += 1
-        if shedding.at_rest and ticks > LEARN_TICKS:
-            continue
-        for _ in range(SAMPLES_FEW if not shedding.at_rest else 1):
-            began = time.monotonic()
-            with contextlib.suppress(AdminError):  # that it does not answer, it took its time for
-                await master.query([PROBE_KEY])
-            shedding.took("master", 1, time.monotonic() - began)
+    asking: set[asyncio.Task[None]] = set()
+    try:
+        while True:
+            steps = 1 if shedding.at_rest else SAMPLES_FEW
+            late = 0.0
+            for _ in range(steps):
+                due = time.monotonic() + TICK_SECONDS / steps
+                await asyncio.sleep(TICK_SECONDS / steps)
+                late = max(late, time.monotonic() - due)
+                if (steps > 1 or ticks < LEARN_TICKS) and len(asking) < PROBES_MAX:
+                    probe = asyncio.create_task(_ask(shedding, master))
+                    asking.add(probe)
+                    probe.add_done_callback(asking.discard)
+            cuts = shedding.cuts
+            shedding.tick(time.monotonic(), late)
+            if shedding.cuts != cuts:
+                counters.add("moonmesh_serve_cuts_total")
+            ticks += 1
+    finally:
+        for probe in asking:
+            probe.cancel()
+
+
+async def _ask(shedding: Shedding, master: Asked) -> None:
+    began = time.monotonic()
+    with contextlib.suppress(AdminError):  # that it does not answer, it took its time for
+        await master.query([PROBE_KEY])
+    shedding.took("master", 1, time.monotonic() - began)

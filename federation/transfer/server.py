@@ -20,6 +20,7 @@ from federation.keys.naming import Naming
 from federation.limits.errors import ShedError
 from federation.limits.guard import BUSY_SECONDS, Guard
 from federation.limits.guards import Guards
+from federation.limits.names import GuardName
 from federation.limits.shedding import Shedding
 from federation.limits.ticket import Ticket
 from federation.telemetry import SPAN_SERVE_CHECK, SPAN_SERVE_READ, span
@@ -328,8 +329,10 @@ class BlockServer:
                 self._shedding.leave(guard.name, began, time.monotonic())
 
     def _shed_if(self, guard: Guard, refuses: Callable[[str, float], float] | None) -> None:
-        if refuses is not None and (wait := refuses(guard.name, time.monotonic())) > 0:
-            raise ShedError("no room for you now (shed)", retry_after=wait)
+        now = time.monotonic()
+        if refuses is not None and (wait := refuses(guard.name, now)) > 0:
+            guard.refuse(GuardName.GIVING_WAY, now)
+            raise ShedError(f"no room for you now ({GuardName.GIVING_WAY.value})", retry_after=wait)
 
     def _took(self, kind: str, size: int, began: float) -> None:
         if self._shedding is not None:

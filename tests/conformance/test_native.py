@@ -65,6 +65,26 @@ def test_a_second_put_keeps_the_first_value(native: Any) -> None:
     assert memory.place(0) == block_bytes("d-first", SIZE)
 
 
+def test_a_block_that_is_asked_for_twice_comes_to_both_places(native: Any) -> None:
+    source, target = Memory(1, SIZE), Memory(4, SIZE)
+    source.fill(["t"])
+    assert native.put(["t"], source.ptrs, source.sizes, None) == [0]
+    keys = ["t", "t-none", "t", "t"]
+    sizes = [SIZE, SIZE, SIZE - 1, SIZE]
+    assert native.get(keys, target.ptrs, sizes) == [SIZE, -704, -600, SIZE]
+    assert target.place(0) == target.place(3) == block_bytes("t", SIZE)
+    assert target.place(1) == target.place(2) == bytes(SIZE)
+
+
+def test_a_block_that_is_put_twice_at_once_is_the_first_of_them(native: Any) -> None:
+    memory = Memory(3, SIZE)
+    memory.fill(["w-first", "w-other", "w-second"])
+    assert native.put(["w", "w-none", "w"], memory.ptrs, memory.sizes, None) == [0, 0, 0]
+    memory.fill_byte(0)
+    assert native.get(["w"], memory.ptrs[:1], [SIZE]) == [SIZE]
+    assert memory.place(0) == block_bytes("w-first", SIZE)
+
+
 def test_sizes(native: Any) -> None:
     memory = Memory(2, SIZE)
     assert native.put(["s"], memory.ptrs[:1], [100], None) == [0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from federation.trial import TrialFile
+from federation.trial import GRACE_SECONDS, READY_SECONDS, TrialFile
 from tests.support.federation import Federation
 from tests.support.groups import command, environment, moonmesh
 from tests.support.wait import wait_for
@@ -58,6 +59,57 @@ def test_a_file_that_cannot_be_used_is_refused_before_anything_is_touched(
     assert 'did you mean "demo"?' in done.stderr
     assert peering(pair).read_text() == before
     assert pair.groups["east"].pid("gateway") == pid
+
+
+def on_trial(federation: Federation, file: Path) -> None:
+    """The command says that it is, and is killed."""
+    process = subprocess.Popen(
+        command("config", "apply", file, "-c", federation.groups["east"].path, "--seconds", "10"),
+        env=environment(),
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    lines = iter(process.stdout.readline, "")
+    assert any(line.startswith("on trial") for line in lines)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    process.stdout.close()
+    assert peering(federation).read_text() == file.read_text()
+
+
+def begun(federation: Federation, trials: TrialFile) -> int:
+    """The pid of the gateway that has read the new file."""
+    wait_for(lambda: (t := trials.read()) and t.starts == 1, 30, "the gateway to read it")
+    wait_for(lambda: federation.status("east").get("uptime_s") is not None, 30, "it to serve")
+    return federation.groups["east"].pid("gateway")
+
+
+def test_a_gateway_that_ends_while_it_is_on_trial_begins_again_with_what_was_there_before(
+    pair: Federation,
+) -> None:
+    before = peering(pair).read_text()
+    trials = TrialFile(pair.groups["east"].config.data_dir)
+    on_trial(pair, changed(pair, "export = []", 'export = ["demo"]'))
+    os.kill(begun(pair, trials), signal.SIGKILL)
+    wait_for(lambda: (t := trials.read()) and t.state == "rolled back", 30, "it to be taken back")
+    assert peering(pair).read_text() == before
+    wait_for(lambda: pair.peer("east", "west").get("state") == "alive", 30, "west to be heard")
+    assert "ended before it was decided" in pair.status("east")["trial"]["why"]
+
+
+def test_where_the_gateway_hangs_and_the_command_was_killed_up_decides(pair: Federation) -> None:
+    before = peering(pair).read_text()
+    trials = TrialFile(pair.groups["east"].config.data_dir)
+    on_trial(pair, changed(pair, "export = []", 'export = ["demo"]'))
+    hung = begun(pair, trials)
+    os.kill(hung, signal.SIGSTOP)
+    most = READY_SECONDS + GRACE_SECONDS + 20
+    wait_for(lambda: (t := trials.read()) and t.state == "rolled back", most, "it to be decided")
+    assert peering(pair).read_text() == before
+    wait_for(lambda: pair.peer("east", "west").get("state") == "alive", 40, "west to be heard")
+    assert pair.groups["east"].pid("gateway") != hung
+    assert pair.status("east")["trial"]["why"] == "the gateway did not decide in time"
 
 
 def test_one_that_loses_a_peer_is_taken_back_although_its_command_was_killed(

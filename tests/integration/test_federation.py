@@ -60,6 +60,24 @@ def test_a_chain_is_continued_up_to_the_first_block_that_nobody_has(pair: Federa
     assert tiers[8:] == ["local"] * 2
 
 
+def test_a_block_that_is_asked_for_twice_is_right_both_times(pair: Federation) -> None:
+    """Of a key that is twice in a call Mooncake itself fills one place, and says that it has filled both."""
+    east, west = pair.engine("east"), pair.engine("west", deadline_ms=5000)
+    keys = ["twice-0", "twice-1"]
+    held = pair.status("east")["holdings"]["blocks"]
+    write(east, [*keys, *keys])
+    pair.wait_for_view("west", "east", held + 2)
+    # `read` compares every byte of what is not a miss.
+    assert set(read(west, [*keys, *reversed(keys)])) <= {"peer", "local"}
+    assert read(east, ["twice-0", "nobody-has-this", *keys, "twice-0"]) == [
+        "local",
+        "miss",
+        *["local"] * 3,
+    ]
+    wait_for(lambda: set(read(west, [*keys, *keys])) == {"local"}, 10, "the blocks to be admitted")
+    assert pair.status("east")["holdings"]["blocks"] >= held + 2, "and east still offers them"
+
+
 def test_all_that_may_pile_up_is_in_the_status_and_within_its_limit(pair: Federation) -> None:
     rows = {row.name for row in BOUNDS} - {"pulls open, in", "pulls open, out"}  # none is, now
     for name in ("east", "west"):

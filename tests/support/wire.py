@@ -20,6 +20,7 @@ from federation.keys.naming import Naming
 from federation.limits.errors import ShedError
 from federation.limits.guards import Guards
 from federation.limits.names import Failure
+from federation.limits.shedding import Shedding
 from federation.limits.ticket import Cost, Ticket
 from federation.peering import Membership, PeerConfig, Sharing
 from federation.peers.arrivals import server_bounds
@@ -108,7 +109,13 @@ class East:
     """A gateway's peer side, for `west` and `north`."""
 
     def __init__(
-        self, made: Made, pool: int = 1 << 40, *, unattested: bool = False, **limits: Any
+        self,
+        made: Made,
+        pool: int = 1 << 40,
+        *,
+        unattested: bool = False,
+        shedding: Shedding | None = None,
+        **limits: Any,
     ) -> None:
         self.limits = Limits(**limits)
         self.told = peer_pb2.NamespacesReply()
@@ -139,6 +146,7 @@ class East:
             naming=Naming(()),
             limits=self.limits,
             lost=self._count_lost,
+            shedding=shedding,
         )
         self.gossip = gossip(made, "east", "west", "north")
         self.service = PeerService(

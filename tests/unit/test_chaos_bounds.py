@@ -32,7 +32,15 @@ def status(n: int) -> dict[str, Any]:
         "holdings": {"blocks": n},
         "store": store(),
         "queues": dict.fromkeys(
-            ("admission_blocks", "journal_bytes", "foreign_blocks", "feed_blocks", "pulls"), n
+            (
+                "admission_blocks",
+                "journal_bytes",
+                "foreign_blocks",
+                "feed_blocks",
+                "pulls",
+                "engines",
+            ),
+            n,
         ),
         "telemetry": {"spans_queued": n},
         "counters": {f"c{i}": 1 for i in range(min(n, 10_000))},
@@ -57,6 +65,24 @@ def test_a_row_holds_at_its_limit_and_breaks_above_it(row: Bound) -> None:
         assert seen == value, "of several peers the one with most"
         found = broken({**fine, row.name: seen}, LIMITS, OVER)
         assert found == ([] if ok else [f"{row.name} {seen:.0f} > {limit:.0f}"])
+
+
+@pytest.mark.parametrize(
+    "row", [row for row in BOUNDS if row.name.startswith("serving")], ids=lambda row: row.name
+)
+def test_of_several_serving_processes_each_is_looked_at(row: Bound) -> None:
+    little, much = status(1), status(7)
+    several = {**little, "serving_others": [little["serving"], much["serving"]]}
+    assert dict(held(several))[row.name] == 7
+    restarting = {**little, "serving": None, "serving_others": [much["serving"]]}
+    assert dict(held(restarting))[row.name] == 7
+
+
+def test_windows_of_a_peer_have_the_room_of_all_serving_processes() -> None:
+    one = status(60)
+    two = {**one, "serving_others": [one["serving"]]}
+    assert dict(held(one))["windows of a peer"] == 60
+    assert dict(held(two))["windows of a peer"] == 30, "status has the sum of both"
 
 
 def test_names_are_one_each() -> None:

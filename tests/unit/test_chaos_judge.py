@@ -90,6 +90,12 @@ def test_memory_may_grow_by_what_the_limits_allow_and_a_tenth() -> None:
     assert not verdict(record, "bounded").held
 
 
+def test_further_processes_have_memory_of_their_own() -> None:
+    one = cap_bytes(BASE_LIMITS)
+    assert cap_bytes(BASE_LIMITS, serving=2) == one + 32 * MIB, "its bounce buffers"
+    assert cap_bytes(BASE_LIMITS, pulling=2) == one + 2 * 64 * MIB, "staging, which each has mapped"
+
+
 def test_too_little_verified_proves_nothing() -> None:
     assert not verdict(sound(wrong_bytes={"verified_mib": 10_000}), "wrong_bytes").held
 

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from chaos.load.engine import AUDIT_BATCH, Load
+from chaos.load.auditing import AUDIT_BATCH
+from chaos.load.engine import Load
 from chaos.load.keys import DEMO, GUEST, chain, contents
 from chaos.load.memory import Memory
 from chaos.load.spec import Audit, LoadSpec, Sample, Totals
@@ -160,7 +161,7 @@ def test_an_acknowledged_block_that_is_gone_is_lost() -> None:
 def test_what_a_store_with_an_open_breaker_did_not_look_for_is_not_lost(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("chaos.load.engine.AUDIT_S", 0.0)
+    monkeypatch.setattr("chaos.load.auditing.AUDIT_S", 0.0)
     store = Store()
     store.forget = set(chain("t", "west", 8, 4)[:2])
     store.breaker = "open"

@@ -15,10 +15,15 @@ import grpc.aio
 import psutil
 import pytest
 
+from chaos.errors import ChaosError
 from chaos.faults import disks, passthrough, squeezing
 from chaos.faults.children import Helper
 from chaos.faults.collector import SERVICE
 from chaos.faults.proxy import Direction
+from chaos.faults.throttling import Throttled
+from chaos.faults.trials import WrongKey, with_key
+from federation.config import load_group
+from federation.trial import Trial, TrialFile, digest_of
 from tests.support.groups import free_port_base
 from tests.support.wait import wait_for
 
@@ -180,6 +185,105 @@ async def test_a_collector_is_slow_then_dead_then_well_again(tmp_path: Path) -> 
         assert books["taken"] >= 2
     finally:
         await helper.stop()
+
+
+def test_a_process_runs_for_a_part_of_the_time_and_then_again_for_all_of_it() -> None:
+    burner = subprocess.Popen([sys.executable, "-m", "chaos.faults.burner", "1.0"])
+    try:
+        process = psutil.Process(burner.pid)
+
+        def used() -> float:
+            return sum(process.cpu_times()[:2])
+
+        wait_for(lambda: used() > 0.2, 20, "it to burn")
+        with Throttled(burner.pid, 0.2, 0.001) as throttled:
+            wait_for(lambda: throttled.stops >= 2, 20, "it to be stopped again")
+            wait_for(lambda: process.status() == psutil.STATUS_STOPPED, 20, "it to be seen stopped")
+        before = used()
+        wait_for(lambda: used() > before + 0.1, 20, "it to burn again")
+        assert throttled.stops >= 2
+    finally:
+        burner.kill()
+        burner.wait()
+
+
+def test_what_ends_while_it_is_throttled_is_no_error() -> None:
+    child = subprocess.Popen(["sleep", "60"])
+    with Throttled(child.pid, 0.001, 0.001):
+        child.kill()
+        child.wait()
+
+
+PEERING = """
+federation = "chaos"
+[self]
+group = "west"
+[[peers]]
+name = "east"
+key_file = "../east/credentials/identity.pub"
+export = ["demo"]
+[[peers]]
+name = "evil"
+key = "ed25519:AAAA"
+"""
+
+
+def test_one_peer_gets_another_key_and_nothing_else_changes() -> None:
+    of_east = with_key(PEERING, "east", "ed25519:BBBB")
+    assert of_east == PEERING.replace(
+        'key_file = "../east/credentials/identity.pub"', 'key = "ed25519:BBBB"'
+    )
+    assert with_key(PEERING, "evil", "ed25519:BBBB") == PEERING.replace("AAAA", "BBBB")
+    for nobody in ("west", "e.st"):
+        with pytest.raises(ChaosError, match=f"no key of {nobody}"):
+            with_key(PEERING, nobody, "ed25519:BBBB")
+
+
+def trial_of(folder: Path, state: str) -> tuple[WrongKey, Path, str]:
+    """A trial that was begun, and how its group has gone on with it."""
+    (folder / "credentials").mkdir()
+    path = folder / "peering.toml"
+    path.write_text(PEERING)
+    group = folder / "group.toml"
+    group.write_text(
+        'name = "west"\nport_base = 20000\ndata_dir = "d"\nstores = { count = 1, dram = "64 MiB" }\n'
+        '[gateway]\npeering = "peering.toml"\n'
+    )
+    config = load_group(group)
+    config.data_dir.mkdir()
+    wrong = with_key(PEERING, "east", "ed25519:BBBB")
+    trial = Trial(str(path), PEERING, digest_of(wrong), ("east",), started_at=100.0)
+    file = TrialFile(config.data_dir)
+    file.begin(trial, wrong)
+    if state == "rolled back":
+        file.take_back(trial, "not heard any more: east")
+    elif state == "kept":
+        file.keep(trial)
+    made = WrongKey(config, group, folder)
+    made._wanted, made._before = digest_of(wrong), PEERING
+    return made, path, wrong
+
+
+def test_a_trial_that_was_taken_back_is_booked(tmp_path: Path) -> None:
+    made, path, _ = trial_of(tmp_path, "rolled back")
+    booked = made.end()
+    assert (booked["taken_back"], booked["in_force"]) == (1, 1)
+    assert booked["took_ms"] > 0
+    path.write_text("another")
+    assert made.end()["in_force"] == 0
+
+
+def test_one_that_is_on_trial_still_is_taken_back_and_booked_as_such(tmp_path: Path) -> None:
+    made, path, wrong = trial_of(tmp_path, "trying")
+    assert path.read_text() == wrong
+    assert made.end()["taken_back"] == 0
+    assert path.read_text() == PEERING
+
+
+def test_one_that_was_kept_is_booked_as_such_and_is_not_in_force_either(tmp_path: Path) -> None:
+    made, path, _ = trial_of(tmp_path, "kept")
+    assert made.end()["taken_back"] == 0
+    assert path.read_text() == PEERING, "the next scenario has the peers that it names"
 
 
 def test_pieces_wait_another_time_each_and_no_longer_than_so() -> None:

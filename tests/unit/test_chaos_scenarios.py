@@ -197,6 +197,46 @@ def test_names_that_nothing_has_are_refused(tmp_path: Path, old: str, new: str, 
     assert says in str(caught.value)
 
 
+TRIED = """
+[[steps]]
+do = "apply"
+at = 0
+lasts = 2
+group = "west"
+peer = "east"
+[[steps]]
+do = "throttle"
+at = 0
+lasts = 2
+group = "west"
+part = "master"
+[invariants]
+books = [{ name = "apply", what = "taken_back" }, { name = "throttle", what = "stops" }]
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ('peer = "east"', 'peer = "north"', "step 2 names 'north', which the topology lacks"),
+        ('peer = "east"', 'peer = "west"', "west is no peer of its own"),
+        ('group = "west"\npeer', 'group = "evil"\npeer', "step 2: group: there is no 'evil'"),
+        ("lasts = 2\n", "", "apply needs lasts"),
+        ('part = "master"', 'part = "store-1"', "there is no 'store-1' (known here: store-0)"),
+        ('part = "master"', 'part = "etcd"', 'throttle needs coordination = "etcd"'),
+        ('part = "master"', 'part = "master"\nruns_ms = 0', "runs_ms"),
+    ],
+)
+def test_trials_and_throttles_that_cannot_be_are_refused(
+    tmp_path: Path, old: str, new: str, says: str
+) -> None:
+    assert load_scenario(write(tmp_path, GOOD + TRIED)).name == "one"
+    text = GOOD + TRIED.replace(old, new)
+    with pytest.raises(ConfigError) as caught:
+        load_scenario(write(tmp_path, text))
+    assert says in str(caught.value)
+
+
 @pytest.mark.parametrize(
     "text", ["x = " + "[" * 5000, "x" + ".x" * 5000 + " = 1", "[" + "x." * 5000 + "x]"]
 )
@@ -247,10 +287,6 @@ def test_guards_can_be_named_for_the_ablation() -> None:
     assert {"breaker", "digest", "request_rate"} <= {guard.value for guard in GuardName}
 
 
-UNSHOWN = {GuardName.FEDERATION}
-"""Guards that no scenario shows: their unit tests do."""
-
-
 def test_the_suite_guards_has_a_scenario_for_each_guard() -> None:
     shown = [guard for path in find(["guards"]) for guard in load_scenario(path).shows]
-    assert sorted(shown) == sorted(set(GuardName) - UNSHOWN)
+    assert sorted(shown) == sorted(GuardName)

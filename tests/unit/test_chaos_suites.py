@@ -48,6 +48,10 @@ def test_the_promised_suites_are_there_and_byzantine_names_hostile_peers_of_othe
         assert any(step.do == "hostile" for step in steps), path.stem
 
 
+LONG = ("partition-60", "config-rolled-back")
+"""A cut of a minute, and a trial, for as long as an operator's takes."""
+
+
 @pytest.mark.parametrize(
     "path", find(["network", "process", "storage", "operations"]), ids=lambda path: path.stem
 )
@@ -58,7 +62,7 @@ def test_every_fault_is_shown_to_be_felt_and_hits_to_return(path: Path) -> None:
     assert drawn or proofs(wanted) or path.stem == "lossy-link"
     assert wanted.returns is not None
     assert scenario.window is not None
-    assert scenario.workload.seconds <= 20 or path.stem == "partition-60"
+    assert scenario.workload.seconds <= 20 or path.stem in LONG
     for name in ("wrong_bytes", "late_writes", "deadlines", "bounded", "healthy", "leftovers"):
         assert getattr(wanted, name).off is None, f"{path.stem} has no {name}"
 

@@ -11,15 +11,18 @@ import grpc.aio
 import numpy as np
 import pytest
 
+from federation.config import Limits
 from federation.counters import counters
 from federation.errors import PeerError
 from federation.identity import key_hash, stored_key
 from federation.limits.errors import LateError, ShedError
 from federation.limits.names import GuardName
+from federation.limits.shedding import Shedding
 from federation.limits.ticket import Cost, Ticket
 from federation.peers.arrivals import server_bounds
 from federation.peers.wire import CATALOG_METHOD, PULL_METHOD, RETRY_AFTER
 from federation.transfer.losses import LOST_BLOCKS_MIN
+from federation.transfer.measuring import shedding_limits
 from local_group import outcome as codes
 from local_group.outcome import Outcome, failed
 from moonmesh.v1 import peer_pb2
@@ -290,6 +293,24 @@ async def test_a_store_that_is_full_of_work_sheds(made: Made) -> None:
     async with linked(east, made) as link:
         with pytest.raises(ShedError, match="no room for you now"):
             await pulled(link, "a")
+
+
+async def test_a_group_whose_store_is_slow_gives_way_and_says_when_to_come_back(made: Made) -> None:
+    shedding = Shedding(shedding_limits(Limits()), time.monotonic())
+    shedding.windows = 0.5
+    east = East(made, shedding=shedding)
+    east.hold("a", "b")
+    east.memory.gate.clear()
+    async with linked(east, made) as link:
+        first = asyncio.create_task(pulled(link, "a"))
+        await wait_for_async(lambda: east.memory.reads == 1, 5, "the first to be served")
+        with pytest.raises(ShedError, match=r"no room for you now \(giving_way\)") as caught:
+            await pulled(link, "b")
+        assert caught.value.retry_after == pytest.approx(0.2, abs=0.01)
+        assert link.guard.breaker(time.monotonic()) == "closed"
+        east.memory.gate.set()
+        assert await first == 1
+    assert east.status()["refusals"] == {"giving_way": 1}
 
 
 async def test_a_great_loss_is_listed_at_once_and_a_few_evictions_are_not(made: Made) -> None:

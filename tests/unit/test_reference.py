@@ -21,7 +21,7 @@ from tests.support.groups import REPOSITORY, write_group
 PACKAGES = ("federation", "local_group", "gossip")
 OPERATIONS = (REPOSITORY / "docs" / "operations.md").read_text("utf-8")
 UNITS = {
-    "blocks", "bytes", "calls", "changes", "connections", "descriptors", "entries", "failures",
+    "blocks", "bytes", "calls", "changes", "connections", "descriptors", "engines", "entries", "failures",
     "groups", "hellos", "keys", "minutes", "ms", "percent",
     "processes", "pulls", "port", "ranks", "requests", "retries", "steps", "stores", "streams",
     "tokens",

@@ -13,6 +13,7 @@ from federation.limits.shedding import (
     CUT,
     REMEMBERED_SECONDS,
     SAMPLES_FEW,
+    SLOW_MAX,
     TICK_SECONDS,
     Shedding,
     SheddingLimits,
@@ -44,6 +45,32 @@ class Store:
             self.shedding.tick(self.now)
             course.append(self.shedding.windows)
         return course
+
+
+class Frozen:
+    """A master that runs for a part of each period, and readers that ask it one question after the other."""
+
+    def __init__(self, shedding: Shedding, rng: random.Random, readers: int, pause: float) -> None:
+        self.shedding, self.rng = shedding, rng
+        self.now = 0.0
+        self._asks_at = [rng.uniform(0, 0.2) for _ in range(readers)]
+        self._pause = pause
+
+    def run(self, seconds: float, period: float, runs: float) -> int:
+        """How many questions were answered as ever; all others met a master that stood still."""
+        until, quick = self.now + seconds, 0
+        while self.now < until:
+            self.now += TICK_SECONDS
+            for reader, at in enumerate(self._asks_at):
+                while at < self.now:
+                    usual = USUAL * self.rng.uniform(0.8, 1.2)
+                    waits = period - at % period if at % period + usual > runs else 0.0
+                    quick += not waits
+                    self.shedding.took("master", 1, waits + usual)
+                    at += waits + usual + self.rng.uniform(0, 2 * self._pause)
+                self._asks_at[reader] = at
+            self.shedding.tick(self.now)
+        return quick
 
 
 def made() -> Shedding:
@@ -92,13 +119,13 @@ def test_a_few_slow_answers_prove_nothing() -> None:
     shedding = made()
     learn(shedding)
     for _ in range(SAMPLES_FEW - 1):
-        shedding.took("master", 1, 0.5)
+        shedding.took("master", 1, 0.1)
     shedding.tick(1.0)
     assert shedding.at_rest
     for slow_ones in (True, True, False, False, False, False):
-        shedding.took("master", 1, 0.5 if slow_ones else USUAL)
+        shedding.took("master", 1, 0.05 if slow_ones else USUAL)
     shedding.tick(1.25)
-    assert shedding.at_rest, "half of them are no majority"
+    assert shedding.at_rest, "half of them are no majority, nor most of the time"
 
 
 def test_what_is_larger_may_take_longer() -> None:
@@ -216,4 +243,57 @@ def test_slow_answers_that_come_one_by_one_count_too() -> None:
         assert shedding.at_rest
         shedding.took("master", 1, 0.1)
         shedding.tick(1.0 + n * TICK_SECONDS)
+    assert not shedding.at_rest
+
+
+@pytest.mark.parametrize("readers", [1, 2, 4, 16])
+@pytest.mark.parametrize("runs", [0.02, 0.06])
+def test_a_master_that_stands_still_most_of_the_time_is_slow_however_many_it_answers_in_between(
+    readers: int, runs: float
+) -> None:
+    frozen = Frozen(made(), random.Random(readers), readers, pause=0.0)
+    frozen.run(10, period=0.22, runs=0.22)
+    assert frozen.shedding.at_rest
+    quick = frozen.run(10, period=0.22, runs=runs)
+    assert quick > 10 / 0.22 * readers * 3, "most questions were answered at once"
+    assert frozen.shedding.windows < 1, "one reader finds out three times a second"
+    frozen.run(20, period=0.22, runs=runs)
+    assert frozen.shedding.windows < 2 * LIMITS.windows_min
+    frozen.run(30, period=0.22, runs=0.22)
+    assert frozen.shedding.at_rest
+
+
+def test_one_that_runs_most_of_the_time_is_not() -> None:
+    frozen = Frozen(made(), random.Random(1), readers=4, pause=0.0)
+    frozen.run(10, period=0.22, runs=0.22)
+    frozen.run(60, period=0.22, runs=0.14)
+    assert frozen.shedding.at_rest
+
+
+@pytest.mark.parametrize("readers", [1, 4, 16])
+@pytest.mark.parametrize("pause", [0.0, 0.02])
+def test_late_answers_now_and_then_are_no_slow_master_though_they_take_most_of_what_is_waited(
+    readers: int, pause: float
+) -> None:
+    shedding, rng = made(), random.Random(readers)
+    learn(shedding)
+    for n in range(240):
+        for _ in range(int(readers * TICK_SECONDS / (pause + USUAL + 0.05 * 10 * USUAL))):
+            shedding.took("master", 1, (10 if rng.random() < 0.05 else 1) * USUAL)
+        shedding.tick((2 + n) * TICK_SECONDS)
+    assert shedding.cuts == 0
+
+
+def test_what_it_keeps_of_slow_answers_is_bounded_and_quick_ones_push_none_out() -> None:
+    shedding = made()
+    learn(shedding)
+    for _ in range(10 * SLOW_MAX):
+        shedding.took("master", 1, USUAL)
+    for _ in range(SLOW_MAX):
+        shedding.took("master", 1, 0.1)
+    before = shedding._tick.seconds
+    shedding.took("master", 1, 0.1)
+    assert shedding._tick.seconds == before
+    assert len(shedding._tick.slow) == SLOW_MAX
+    shedding.tick(1.0)
     assert not shedding.at_rest

@@ -8,12 +8,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
+from chaos.sim.golden import ScriptError, difference, play
 from chaos.sim.invariants import Broken
 from chaos.sim.mesh.faults import draw_plan
 from chaos.sim.mesh.line import UNHEARD_SECONDS, Connection, Lines
@@ -33,9 +35,11 @@ from federation.transfer.staging import Staging
 from local_group.holdings import Holdings
 from local_group.ledger import Ledger
 from local_group.names import name_of
+from tests.support.groups import REPOSITORY
 
 WORLD = Request(groups=3, seed=4, rounds=ROUNDS_MIN)
 FAULTY = Request(groups=3, seed=7, rounds=ROUNDS_MIN + 10, faults="all")
+GOLDEN = sorted((REPOSITORY / "tests" / "data" / "mesh").glob("*.txt"))
 FP = b"f" * 16
 
 
@@ -88,6 +92,34 @@ def test_a_world_leaves_nothing_behind() -> None:
     run_world(FAULTY)
     assert len(os.listdir("/proc/self/fd")) <= descriptors
     assert time.monotonic is clock
+
+
+@pytest.mark.parametrize("path", GOLDEN, ids=lambda path: path.stem)
+def test_a_scenario_of_gateways_goes_as_it_is_written(path: Path) -> None:
+    found = difference(path)
+    assert not found, f"{found}\nif that is as it should be: moonmesh sim golden --write"
+
+
+def test_there_are_scenarios_of_gateways() -> None:
+    assert len(GOLDEN) >= 3
+
+
+def test_an_invariant_that_breaks_is_in_the_scenario(monkeypatch: pytest.MonkeyPatch) -> None:
+    believe_all(monkeypatch)
+    assert "BROKEN: no wrong bytes" in play("> mesh groups=2\n> run 30\n")
+
+
+@pytest.mark.parametrize(
+    "script",
+    ["> run 1\n> mesh", "> mesh colour=red", "> mesh groups=99", "> mesh\n> kill g9",
+     "> mesh\n> run 0", "> mesh\n> run 9999", "> mesh\n> mooncake g0 odd", "> mesh\n> freeze g0 long",
+     "> mesh\n> order g0 paused g9", "> mesh\n> order g0 sold g1", "> mesh\n> mesh"],
+)  # fmt: skip
+def test_a_script_of_gateways_that_cannot_be_played_is_refused(script: str) -> None:
+    with pytest.raises(ScriptError) as error:
+        play(f"{script}\n", "file.txt")
+    assert error.value.where is not None
+    assert error.value.where.startswith("file.txt:")
 
 
 def test_plans_have_every_fault_sooner_or_later() -> None:

@@ -3,24 +3,35 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
 from federation.trial import (
+    BEGUN_SECONDS,
     ERRORS_FEW,
+    GRACE_SECONDS,
     HEARD_SECONDS,
     READY_SECONDS,
     SETTLE_SECONDS,
-    STARTS_MAX,
     TRIAL_SECONDS,
     Judge,
+    Overdue,
     Trial,
     TrialError,
     TrialFile,
     digest_of,
 )
+from federation.trial_keeper import TrialKeeper
+from local_group.state import ChildState, GroupState, ProcessId, write_state
+
+if TYPE_CHECKING:
+    from federation.config import GroupFile
 
 OLD, NEW = "old = 1\n", "new = 2\n"
 
@@ -125,13 +136,82 @@ def test_a_file_that_somebody_has_written_since_is_left_alone(file: TrialFile) -
     assert text(file) == "by hand = 3\n"
 
 
-def test_a_gateway_that_dies_of_it_again_and_again_gets_the_old_one(file: TrialFile) -> None:
+def test_a_gateway_that_ends_before_it_is_decided_gets_the_old_one_at_its_next_start(
+    file: TrialFile,
+) -> None:
     file.begin(trial(file), NEW)
-    for _ in range(STARTS_MAX):
-        assert file.at_start() is not None
-        assert text(file) == NEW
+    assert file.at_start() is not None
+    assert text(file) == NEW
     assert file.at_start() is None
     assert text(file) == OLD
+    assert file.latest is not None
+    assert (file.latest.state, "ended before" in file.latest.why) == ("rolled back", True)
+
+
+def test_one_that_hangs_is_decided_for_once_it_should_have_done_so(file: TrialFile) -> None:
+    going = trial(file, starts=1, seconds=20.0)
+    most = 20.0 + HEARD_SECONDS + GRACE_SECONDS
+    overdue = Overdue()
+    assert overdue.look(going, True, 5.0) == ""
+    assert overdue.look(going, True, 5.0 + most - 0.1) == ""
+    assert overdue.look(going, True, 5.0 + most) == "decide"
+
+
+def test_a_short_trial_is_left_to_a_gateway_that_is_slow_to_serve(file: TrialFile) -> None:
+    overdue = Overdue()
+    going = trial(file, starts=1, seconds=10.0)
+    overdue.look(going, True, 0.0)
+    assert READY_SECONDS >= 10.0 + HEARD_SECONDS
+    assert overdue.look(going, True, READY_SECONDS + GRACE_SECONDS - 0.1) == ""
+
+
+def test_a_gateway_that_goes_on_with_the_old_file_is_ended(file: TrialFile) -> None:
+    overdue = Overdue()
+    assert overdue.look(trial(file), True, 0.0) == ""
+    assert overdue.look(trial(file), True, BEGUN_SECONDS - 0.1) == ""
+    assert overdue.look(trial(file), True, BEGUN_SECONDS) == "end"
+    begun = trial(file, starts=1)
+    assert overdue.look(begun, True, BEGUN_SECONDS + 1) == "", "another clock from then on"
+
+
+def test_what_is_decided_and_what_no_gateway_reads_is_left_alone(file: TrialFile) -> None:
+    overdue = Overdue()
+    for at in (0.0, 1000.0):
+        assert overdue.look(None, True, at) == ""
+        assert overdue.look(replace(trial(file), state="kept"), True, at) == ""
+        assert overdue.look(trial(file), False, at) == ""
+    assert overdue.look(trial(file), True, 2000.0) == "", "it counts from when one runs"
+
+
+def test_the_keeper_puts_the_old_one_back_and_ends_the_gateway(tmp_path: Path) -> None:
+    sleeping = subprocess.Popen(["sleep", "600"])
+    try:
+        process = ProcessId.of(sleeping.pid)
+        assert process is not None
+        group = SimpleNamespace(data_dir=tmp_path / "data", state_file=tmp_path / "state")
+        (tmp_path / "peering.toml").write_text(OLD)
+        file = TrialFile(group.data_dir)
+        state = GroupState(group="east", supervisor=process, started_at=0.0)
+        state.children["gateway"] = ChildState(process=process)
+        write_state(group.state_file, state)
+        keeper = TrialKeeper(cast("GroupFile", group))
+        keeper.look(0.0)
+        file.begin(trial(file), NEW)
+        file.at_start()
+        keeper.look(1.0)
+        keeper.look(TRIAL_SECONDS)
+        assert text(file) == NEW
+        assert sleeping.poll() is None
+        keeper.look(1.0 + TRIAL_SECONDS + HEARD_SECONDS + GRACE_SECONDS)
+        assert text(file) == OLD
+        latest = file.read()
+        assert latest is not None
+        assert (latest.state, latest.why) == ("rolled back", "the gateway did not decide in time")
+        assert sleeping.wait(10) == -signal.SIGKILL
+        keeper.look(1000.0)
+    finally:
+        sleeping.kill()
+        sleeping.wait()
 
 
 def test_a_file_that_cannot_be_written_leaves_the_old_one_in_force(file: TrialFile) -> None:

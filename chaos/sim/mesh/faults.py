@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING, Final
 
+from chaos.sim.links import Fault, LinkFaults
 from chaos.sim.mesh.hostile import HABITS, Mask
-from chaos.sim.network import Conditions
+from chaos.sim.network import Conditions, Network
 from federation.limits.orders import Order, Orders
 
 if TYPE_CHECKING:
@@ -18,29 +19,18 @@ CALM_S: Final = 5.0
 """Seconds at the beginning in which nothing breaks."""
 PER_S: Final = 2.5
 """One fault in so many seconds, on average, among eight groups; more among more."""
+CLOGGED: Final = (2_000.0, 100_000.0)
+"""Bytes a second of a link that is clogged, from and to."""
+CLOGGED_CALM: Final = Conditions(delay=0.02, jitter=0.01)
 ROUGH: Final = Conditions(delay=0.01, jitter=0.03, loss=0.02)
 WORLD: Final = Conditions(delay=0.01, jitter=0.005)
-
-
-@dataclass(frozen=True)
-class Fault:
-    """One thing that goes wrong, from `at` to `until` (seconds)."""
-
-    at: float
-    until: float
-    text: str
-    begin: Callable[[MeshWorld], None]
-    end: Callable[[MeshWorld], None] = field(default=lambda world: None)
-
-    def __str__(self) -> str:
-        return f"{self.at:9.3f}  {self.text}, until {self.until:.3f}"
 
 
 @dataclass(frozen=True)
 class Plan:
     """All faults of a world."""
 
-    faults: tuple[Fault, ...]
+    faults: tuple[Fault[MeshWorld], ...]
     hostile: tuple[str, ...]
     heals_at: float
 
@@ -52,13 +42,13 @@ class Plan:
         world.loop.at(self.heals_at, None, heal, world)
 
 
-def _begin(world: MeshWorld, fault: Fault) -> None:
+def _begin(world: MeshWorld, fault: Fault[MeshWorld]) -> None:
     if not world.healed:
         world.tell("fault", f"{fault.text} begins")
         fault.begin(world)
 
 
-def _end(world: MeshWorld, fault: Fault) -> None:
+def _end(world: MeshWorld, fault: Fault[MeshWorld]) -> None:
     if not world.healed:
         world.tell("fault", f"{fault.text} ends")
         fault.end(world)
@@ -102,14 +92,13 @@ def _rough(world: MeshWorld) -> None:
     world.lines.network.conditions = ROUGH
 
 
-class _Drawing:
+class _Drawing(LinkFaults["MeshWorld"]):
     """Draws single faults."""
 
     def __init__(self, random: Random, groups: list[str], honest: list[str]) -> None:
-        self.random = random
-        self.groups = groups
+        super().__init__(random, groups, CLOGGED)
         self.honest = honest
-        self.kinds: tuple[Callable[[float, float], Fault], ...] = (
+        self.kinds: tuple[Callable[[float, float], Fault[MeshWorld]], ...] = (
             self.restart,
             self.off,
             self.lost_disk,
@@ -131,7 +120,7 @@ class _Drawing:
 
     # Gateways
 
-    def restart(self, at: float, until: float) -> Fault:
+    def restart(self, at: float, until: float) -> Fault[MeshWorld]:
         name = self.random.choice(self.honest)
 
         def begin(world: MeshWorld) -> None:
@@ -140,7 +129,7 @@ class _Drawing:
 
         return Fault(at, until, f"{name}'s gateway is killed and started", begin)
 
-    def off(self, at: float, until: float) -> Fault:
+    def off(self, at: float, until: float) -> Fault[MeshWorld]:
         name = self.random.choice(self.honest)
         return Fault(
             at,
@@ -150,7 +139,7 @@ class _Drawing:
             lambda world: world.groups[name].start(),
         )
 
-    def lost_disk(self, at: float, until: float) -> Fault:
+    def lost_disk(self, at: float, until: float) -> Fault[MeshWorld]:
         name = self.random.choice(self.honest)
 
         def begin(world: MeshWorld) -> None:
@@ -159,17 +148,17 @@ class _Drawing:
 
         return Fault(at, until, f"{name}'s gateway starts without its disk", begin)
 
-    def stall(self, at: float, until: float) -> Fault:
+    def stall(self, at: float, until: float) -> Fault[MeshWorld]:
         name, seconds = self.random.choice(self.honest), self.random.uniform(0.1, 4.0)
         text = f"{name}'s gateway stands still"
         return Fault(at, at + seconds, text, lambda world: world.groups[name].freeze(seconds))
 
-    def serving_killed(self, at: float, until: float) -> Fault:
+    def serving_killed(self, at: float, until: float) -> Fault[MeshWorld]:
         name = self.random.choice(self.honest)
         text = f"{name}'s serving process is killed"
         return Fault(at, until, text, lambda world: world.groups[name].kill_serving())
 
-    def serving_frozen(self, at: float, until: float) -> Fault:
+    def serving_frozen(self, at: float, until: float) -> Fault[MeshWorld]:
         name = self.random.choice(self.honest)
 
         def begin(world: MeshWorld) -> None:
@@ -180,7 +169,7 @@ class _Drawing:
 
         return Fault(at, until, f"{name}'s serving process stands still", begin)
 
-    def switched(self, at: float, until: float) -> Fault:
+    def switched(self, at: float, until: float) -> Fault[MeshWorld]:
         """By an operator: one peer, or the federation."""
         name, peer = self.random.sample(self.groups, 2)
         order = self.random.choice((Order.PAUSED, Order.DRAINED, Order.OFF))
@@ -198,7 +187,7 @@ class _Drawing:
         what = "the federation" if order is Order.OFF else peer
         return Fault(at, until, f"{name} has {what} {order.value}", begin, end)
 
-    def hostile(self, name: str, at: float, until: float) -> Fault:
+    def hostile(self, name: str, at: float, until: float) -> Fault[MeshWorld]:
         habits = tuple(self.random.sample(sorted(HABITS), self.random.randint(1, 3)))
         seed = self.random.random()
         masks: list[Mask] = []
@@ -220,7 +209,16 @@ class _Drawing:
 
     # Network
 
-    def loss(self, at: float, until: float) -> Fault:
+    def network(self, world: MeshWorld) -> Network:
+        return world.lines.network
+
+    def calm(self, world: MeshWorld) -> Conditions:
+        return CLOGGED_CALM
+
+    def mended(self, world: MeshWorld) -> None:
+        world.lines.changed()
+
+    def loss(self, at: float, until: float) -> Fault[MeshWorld]:
         share = self.random.uniform(0.05, 0.3)
 
         def begin(world: MeshWorld) -> None:
@@ -228,34 +226,9 @@ class _Drawing:
 
         return Fault(at, until, f"{share:.0%} of all packets are lost", begin, _rough)
 
-    def one_way(self, at: float, until: float) -> Fault:
-        sender, to = self.random.sample(self.groups, 2)
-        return _cut(at, until, f"{to} hears nothing of {sender}", [(sender, to)])
-
-    def partition(self, at: float, until: float) -> Fault:
-        size = self.random.randint(1, len(self.groups) // 2)
-        side = sorted(self.random.sample(self.groups, size))
-        rest = [name for name in self.groups if name not in side]
-        links = [(x, y) for x in side for y in rest]
-        return _cut(at, until, f"{', '.join(side)} are cut off", links + [(y, x) for x, y in links])
-
-    def clog(self, at: float, until: float) -> Fault:
-        sender, to = self.random.sample(self.groups, 2)
-        rate = self.random.uniform(2_000, 100_000)
-
-        def begin(world: MeshWorld) -> None:
-            world.lines.network.link(sender, to).conditions = Conditions(
-                0.02, 0.01, bytes_per_second=rate, clogged_until=until
-            )
-
-        def end(world: MeshWorld) -> None:
-            world.lines.network.link(sender, to).conditions = None
-
-        return Fault(at, until, f"{sender} to {to} passes {rate:.0f} bytes a second", begin, end)
-
     # Mooncake
 
-    def slow(self, at: float, until: float) -> Fault:
+    def slow(self, at: float, until: float) -> Fault[MeshWorld]:
         name, times = self.random.choice(self.groups), 10 ** self.random.uniform(0.5, 3.5)
 
         def begin(world: MeshWorld) -> None:
@@ -266,7 +239,7 @@ class _Drawing:
 
         return Fault(at, until, f"{name}'s Mooncake is {times:.0f} times slower", begin, end)
 
-    def frozen(self, at: float, until: float) -> Fault:
+    def frozen(self, at: float, until: float) -> Fault[MeshWorld]:
         name = self.random.choice(self.groups)
 
         def begin(world: MeshWorld) -> None:
@@ -277,7 +250,7 @@ class _Drawing:
 
         return Fault(at, until, f"{name}'s Mooncake does not answer", begin, end)
 
-    def full(self, at: float, until: float) -> Fault:
+    def full(self, at: float, until: float) -> Fault[MeshWorld]:
         name = self.random.choice(self.groups)
 
         def begin(world: MeshWorld) -> None:
@@ -288,17 +261,17 @@ class _Drawing:
 
         return Fault(at, until, f"{name}'s Mooncake takes nothing more", begin, end)
 
-    def evicted(self, at: float, until: float) -> Fault:
+    def evicted(self, at: float, until: float) -> Fault[MeshWorld]:
         name = self.random.choice(self.groups)
         text = f"{name}'s Mooncake evicts all"
         return Fault(at, until, text, lambda world: world.groups[name].mooncake.pool.evict_all())
 
-    def lost(self, at: float, until: float) -> Fault:
+    def lost(self, at: float, until: float) -> Fault[MeshWorld]:
         name = self.random.choice(self.groups)
         text = f"{name}'s stores are killed and started"
         return Fault(at, until, text, lambda world: world.groups[name].mooncake.pool.lose_all())
 
-    def master(self, at: float, until: float) -> Fault:
+    def master(self, at: float, until: float) -> Fault[MeshWorld]:
         name = self.random.choice(self.groups)
 
         def begin(world: MeshWorld) -> None:
@@ -310,11 +283,3 @@ class _Drawing:
             world.groups[name].mooncake.pool.dead = False
 
         return Fault(at, until, f"{name}'s master is off, and begins empty", begin, end)
-
-
-def _cut(at: float, until: float, text: str, links: list[tuple[str, str]]) -> Fault:
-    def end(world: MeshWorld) -> None:
-        world.lines.network.heal(links)
-        world.lines.changed()
-
-    return Fault(at, until, text, lambda world: world.lines.network.cut(links), end)

@@ -35,13 +35,14 @@ from federation.peers.setup import Setup
 from federation.peers.side import PeerSide, peer_side
 from federation.removal import Removal
 from federation.switchboard import Switchboard
+from federation.tracking import holdings_of
 from federation.transfer.copies import Copies
 from federation.transfer.slots import Slots
 from federation.trust.credentials import Credentials, TlsIdentity
 from federation.trust.handshakes import RefusalLog
 from gossip.statement import Load
 from local_group.admin import AdminClient
-from local_group.holdings import Change, Holdings
+from local_group.holdings import Change
 from local_group.journal import Entry, Journal
 from local_group.ledger import Ledger
 from local_group.store import StoreClient
@@ -232,14 +233,7 @@ class SimGateway:
         self._exported = member.sharing.all_exported
         self._shared = self._exported | member.sharing.all_imported
         self.copies = Copies(config.limits.foreign_percent)
-        self.holdings = Holdings(
-            blocks_max=config.limits.holdings_blocks,
-            hop_limit=config.limits.hop_limit,
-            on_change=self._moved,
-            on_amended=self._moved,
-            on_hidden=self._hidden,
-            unattested_ok=config.unattested.__contains__,
-        )
+        self.holdings = holdings_of(config, self._moved, self._hidden)
         self._lost = asyncio.Event()
         self.spawner = SimSpawner(group)
         self.peers: PeerSide = peer_side(

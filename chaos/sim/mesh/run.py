@@ -10,6 +10,7 @@ import sys
 import tempfile
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from random import Random
@@ -77,11 +78,25 @@ class Result:
 
 def run_world(request: Request) -> Result:
     """Runs one world to its end, or to the first invariant that breaks."""
+    before = counters.snapshot()
+    plan = _plan(request)
+    with made(request.groups, request.seed, frozenset(plan.hostile)) as world:
+        plan.schedule(world)
+        failure = _play(world, request, plan)
+        return _result(world, request, failure, before)
+
+
+@contextmanager
+def made(groups: int, seed: int, hostile: frozenset[str] = frozenset()) -> Iterator[MeshWorld]:
+    """A world that has not run yet; nothing of it is left behind.
+
+    Args:
+        hostile: names of groups of which nothing is asked.
+    """
     shared = Path("/dev/shm")
     folder = Path(tempfile.mkdtemp(prefix="moonmesh-sim-", dir=shared if shared.is_dir() else None))
     worlds: list[MeshWorld] = []
     loop = VirtualLoop(lambda context: worlds[0].uncaught(context))
-    before = counters.snapshot()
     unraisable, sys.unraisablehook = sys.unraisablehook, lambda _: None
     silent = logging.root.manager.disable
     logging.disable(
@@ -89,17 +104,11 @@ def run_world(request: Request) -> Result:
     )  # gateways say what is wrong with their peers: it is meant to be
     gc.disable()  # what is let go of is so at a moment that depends on the seed alone
     try:
-        with virtual(loop, f"{request.seed}/chance"):
-            plan = _plan(request)
-            world = MeshWorld(
-                Setup(groups=request.groups, seed=request.seed, folder=folder),
-                loop,
-                frozenset(plan.hostile),
-            )
+        with virtual(loop, f"{seed}/chance"):
+            world = MeshWorld(Setup(groups=groups, seed=seed, folder=folder), loop, hostile)
             worlds.append(world)
-            plan.schedule(world)
-            failure = _play(world, request, plan)
-            return _result(world, request, failure, before)
+            yield world
+            del world
     finally:
         bury(iter(asyncio.all_tasks(loop)))
         for world in worlds:

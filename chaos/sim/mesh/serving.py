@@ -14,19 +14,18 @@ from chaos.sim.mesh.client import SimAdmin, SimStore
 from chaos.sim.mesh.loop import Node
 from chaos.sim.mesh.pipe import End, make_pair
 from chaos.sim.mesh.server import Server
-from federation.catalog.offers import Offers
 from federation.limits.guards import make_guards
 from federation.limits.names import Kind
 from federation.limits.orders import Orders
 from federation.peers.arrivals import server_bounds
 from federation.peers.callers import Callers
 from federation.peers.channel import Channel, message_bytes_max
-from federation.peers.feed import Replica
 from federation.peers.gossip_config import gossip_config
 from federation.peers.lease_book import LeaseBook, make_book
 from federation.peers.relay import Relay
 from federation.peers.service import OVERSIZE_READ_FACTOR, PeerService
 from federation.peers.spawn import Spawned, Spawner
+from federation.tracking import offering
 from federation.transfer.server import BlockServer
 from federation.trust.handshakes import RefusalLog
 from local_group.breaker import BreakerState
@@ -62,20 +61,7 @@ class SimServing:
         self.store: SimStore | None = None
         self.service: PeerService | None = None
         self.server: Server | None = None
-        self.offers = Offers(
-            log_id=os.urandom(16),
-            entries_max=config.limits.log_entries,
-            page_entries=config.limits.catalog_page_entries,
-            namespaces=self.callers.all_exported,
-            unattested=config.unattested,
-            changed=self._moved,
-        )
-        self.replica = Replica(
-            blocks_max=config.limits.holdings_blocks,
-            hop_limit=config.limits.hop_limit,
-            on_change=self.offers.take,
-            unattested_ok=config.unattested.__contains__,
-        )
+        self.offers, self.replica = offering(config, self.callers.all_exported, self._moved)
         self.relay: Relay | None = None
 
     async def run(self) -> None:

@@ -8,28 +8,32 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class AttachRequest(_message.Message):
-    __slots__ = ("envelope_json", "patterns")
+    __slots__ = ("envelope_json", "patterns", "engine")
     ENVELOPE_JSON_FIELD_NUMBER: _ClassVar[int]
     PATTERNS_FIELD_NUMBER: _ClassVar[int]
+    ENGINE_FIELD_NUMBER: _ClassVar[int]
     envelope_json: str
     patterns: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, envelope_json: _Optional[str] = ..., patterns: _Optional[_Iterable[str]] = ...) -> None: ...
+    engine: int
+    def __init__(self, envelope_json: _Optional[str] = ..., patterns: _Optional[_Iterable[str]] = ..., engine: _Optional[int] = ...) -> None: ...
 
 class AttachReply(_message.Message):
-    __slots__ = ("group", "fingerprint", "federated", "reason", "limits", "memory")
+    __slots__ = ("group", "fingerprint", "federated", "reason", "limits", "memory", "full")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
     FEDERATED_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     LIMITS_FIELD_NUMBER: _ClassVar[int]
     MEMORY_FIELD_NUMBER: _ClassVar[int]
+    FULL_FIELD_NUMBER: _ClassVar[int]
     group: str
     fingerprint: bytes
     federated: bool
     reason: str
     limits: RequestLimits
     memory: int
-    def __init__(self, group: _Optional[str] = ..., fingerprint: _Optional[bytes] = ..., federated: bool = ..., reason: _Optional[str] = ..., limits: _Optional[_Union[RequestLimits, _Mapping]] = ..., memory: _Optional[int] = ...) -> None: ...
+    full: bool
+    def __init__(self, group: _Optional[str] = ..., fingerprint: _Optional[bytes] = ..., federated: bool = ..., reason: _Optional[str] = ..., limits: _Optional[_Union[RequestLimits, _Mapping]] = ..., memory: _Optional[int] = ..., full: bool = ...) -> None: ...
 
 class RequestLimits(_message.Message):
     __slots__ = ("keys", "reports", "key_bytes", "block_bytes", "message_bytes")
