@@ -13,9 +13,13 @@ from local_group.store import StoreClient
 def tell_how_we_are(
     gossip: GossipEngine, serving: ServingProcesses, store: StoreClient, load: Load, limits: Limits
 ) -> None:
-    """Puts it into the next statement."""
+    """Puts it into the next statement.
+
+    A breaker that is half open is well: whoever asks next is its probe, and where all were told to stay away
+    nobody would ask.
+    """
     reason = ""
-    if store.stats().breaker != BreakerState.CLOSED.value:
+    if store.stats().breaker == BreakerState.OPEN.value:
         reason = "its local Mooncake does not answer"
     elif not serving.serves:
         reason = "its serving process is being started"

@@ -199,7 +199,7 @@ class Serving:
             ),
             # Not connected yet: it does not serve either, and that is known. Called unwell, it would be taken
             # for that until its next report, when it has long begun to serve.
-            store_well=stats is None or stats.breaker == BreakerState.CLOSED.value,
+            store_well=stats is None or stats.breaker != BreakerState.OPEN.value,
             details_json="" if queues is None else json.dumps(self._details(queues, stats)),
             pulls=sum(guard.open(Kind.PULL) for guard in guards),
         )

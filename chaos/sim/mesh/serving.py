@@ -137,7 +137,7 @@ class SimServing:
     def _report(self, details: bool) -> serving_pb2.ServingReport:
         stats = None if self.store is None else self.store.stats()
         return serving_pb2.ServingReport(
-            store_well=stats is None or stats.breaker == BreakerState.CLOSED.value,
+            store_well=stats is None or stats.breaker != BreakerState.OPEN.value,
             pulls=sum(guard.incoming.open(Kind.PULL) for guard in self.guards.values()),
         )
 
