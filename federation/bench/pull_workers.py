@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 
 from federation.bench.cpu import grown
 from federation.bench.engines import BenchError
@@ -15,6 +15,8 @@ from federation.bench.pull_figures import ARMS, BLOCKS, READERS, Measured, Worke
 from federation.bench.pull_options import GIB, LEASE_MS, LIMITS, PullBench, Say
 from federation.bench.resources import free_port_base
 from federation.bench.worker import Worker, WorkerError
+
+_T = TypeVar("_T")
 
 WARM_ROUNDS: Final = 4
 """Not counted: connections are made, and each process touches for the first time what it has of staging."""
@@ -65,15 +67,25 @@ async def with_workers(
             configs = await asyncio.to_thread(write_groups, own, "federated", layout, limits)
             await init_peers(own, configs, own / "peer-init.log")
             sets[name] = GroupSet(configs, own, say, stop)
-            await sets[name].up()
+        await _all(groups.up() for groups in sets.values())
         if not stop.is_set():
             rigs = {name: make(groups) for name, groups in sets.items()}
             await asyncio.to_thread(_measure, options.rounds, blocks, outcome, rigs, stop, say)
     finally:
-        for groups in sets.values():
-            left += await groups.down()
+        for names in await _all(groups.down() for groups in sets.values()):
+            left += names
     if left:
         raise BenchError(f"could not be stopped: {', '.join(left)}", where=str(folder))
+
+
+async def _all(calls: Iterable[Coroutine[None, None, _T]]) -> list[_T]:
+    """All at once: they wait most of the time. Each is over before an error is raised."""
+    found: list[_T] = []
+    for result in await asyncio.gather(*calls, return_exceptions=True):
+        if isinstance(result, BaseException):
+            raise result
+        found.append(result)
+    return found
 
 
 def _measure(

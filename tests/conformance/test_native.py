@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from chaos.sim.mesh.store import Pool, PoolNative
-from local_group.native import Native, StoreClosed
-from local_group.store import StoreSettings
+from local_group.native import StoreClosed
 from tests.support.blocks import Memory, block_bytes
 from tests.support.fake_native import FakeNative
 from tests.support.groups import RunningGroup, write_group
+from tests.support.stores import native_of
 
 pytestmark = pytest.mark.real
 SIZE = 8192
@@ -36,7 +36,7 @@ def native(request: pytest.FixtureRequest) -> Iterator[Any]:
         yield PoolNative(Pool(64 << 20, 10.0, time.monotonic))
         return
     running: RunningGroup = request.getfixturevalue("group")
-    real = Native(StoreSettings(running.config.master_address))
+    real = native_of(running.config.master_address)
     yield real
     real.close()
 

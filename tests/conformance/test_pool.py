@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 
 from chaos.sim.mesh.store import ABSENT, BAD, LEASED, NO_SPACE, Pool, PoolNative
-from local_group.native import Native
-from local_group.store import StoreSettings
 from tests.support.blocks import Memory, block_bytes
 from tests.support.groups import RunningGroup, write_group
+from tests.support.stores import native_of
 from tests.support.wait import wait_for
 
 pytestmark = pytest.mark.real
@@ -39,7 +38,7 @@ def native(request: pytest.FixtureRequest) -> Iterator[Any]:
         yield PoolNative(Pool(POOL, LEASE_MS / 1000, time.monotonic))
         return
     running: RunningGroup = request.getfixturevalue("group")
-    real = Native(StoreSettings(running.config.master_address))
+    real = native_of(running.config.master_address)
     yield real
     real.close()
 

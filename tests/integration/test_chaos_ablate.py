@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.groups import CHAOS_PORTS, moonmesh
 
-pytestmark = [pytest.mark.real, pytest.mark.alone, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.real, pytest.mark.timeout(240)]
 
 
 def test_without_its_guard_a_flood_of_hellos_is_answered(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import os
 import re
 import signal
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 from xml.etree import ElementTree as Xml
@@ -17,6 +18,7 @@ import pytest
 
 from chaos.cleanup import MARK, marked, runs_folder
 from tests.support.groups import CHAOS_PORTS, command, environment, moonmesh
+from tests.support.own_tmp import own_tmp
 from tests.support.wait import wait_for
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(240)]
@@ -88,6 +90,14 @@ refused = [{{ group = "west", who = "evil", says = "anything" }}]
 """
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _own_tmp(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Runs of other tests do not clean up after a run that is killed here."""
+    tmp_path_factory.getbasetemp()  # in the TMPDIR of before
+    with own_tmp():
+        yield
+
+
 def write(folder: Path, **files: str) -> list[str]:
     for name, text in files.items():
         (folder / f"{name}.toml").write_text(text)
@@ -153,7 +163,6 @@ def after_a_kill(tmp_path_factory: pytest.TempPathFactory) -> AfterAKill:
     return AfterAKill(record, left, moonmesh(*arguments, timeout=120))
 
 
-@pytest.mark.alone  # the next run to clean up could be another test's
 def test_what_a_killed_runner_leaves_is_removed_by_the_next(after_a_kill: AfterAKill) -> None:
     record = after_a_kill.record
     assert after_a_kill.left, "nothing was left: this shows nothing"
@@ -162,7 +171,6 @@ def test_what_a_killed_runner_leaves_is_removed_by_the_next(after_a_kill: AfterA
     assert not (runs_folder() / f"{record}.json").exists()
 
 
-@pytest.mark.alone  # the next run to clean up could be another test's
 def test_a_broken_invariant_ends_with_1_and_says_how_to_repeat_it(after_a_kill: AfterAKill) -> None:
     done = after_a_kill.done
     assert done.returncode == 1, done.stdout + done.stderr

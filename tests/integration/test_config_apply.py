@@ -15,7 +15,7 @@ from tests.support.federation import Federation
 from tests.support.groups import command, environment, moonmesh
 from tests.support.wait import wait_for
 
-pytestmark = [pytest.mark.real, pytest.mark.alone]
+pytestmark = pytest.mark.real
 
 
 @pytest.fixture(scope="module")

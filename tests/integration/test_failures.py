@@ -29,7 +29,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
 def federation(pair: Federation, request: pytest.FixtureRequest) -> Federation:
     """East and west, when they are well again after the test before: blocks of east reach west."""
     pair.wait_until_alive()
-    east, west = pair.store("east"), pair.store("west", deadline_ms=1000)
+    east, west = pair.engine("east"), pair.engine("west", deadline_ms=1000)
     write(east, [f"well {request.node.name}"])
     wait_for(lambda: read(west, [f"well {request.node.name}"]) != ["miss"], 30, "a block to cross")
     return pair
@@ -43,7 +43,7 @@ def write_seen(federation: Federation, east: FederatedStore, keys: list[str]) ->
 
 
 def test_kill_9_of_a_gateway_is_not_an_error_for_its_engines(federation: Federation) -> None:
-    east, west = federation.store("east"), federation.store("west", deadline_ms=2000)
+    east, west = federation.engine("east"), federation.store("west", deadline_ms=2000)
     local = [f"killed-local-{i}" for i in range(10)]
     remote = [f"killed-remote-{i}" for i in range(10)]
     write(west, local)
@@ -91,7 +91,7 @@ def test_a_frozen_mooncake_of_one_group_does_not_reach_the_readers_of_another(
     federation: Federation, child: str
 ) -> None:
     deadline = 0.2
-    east = federation.store("east")
+    east = federation.engine("east")
     west = federation.store("west", deadline_ms=int(1000 * deadline))
     local = [f"{child}-local-{i}" for i in range(8)]
     remote = [f"{child}-remote-{i}" for i in range(400)]
@@ -131,7 +131,7 @@ def test_a_frozen_local_mooncake_keeps_the_deadline_of_every_call(federation: Fe
 
 def test_a_short_fault_of_a_peer_under_load_is_over_when_it_is_over(federation: Federation) -> None:
     """Many readers at once: the first who tries again must not be drowned by the others."""
-    east = federation.store("east")
+    east = federation.engine("east")
     wests = [federation.store("west", deadline_ms=300) for _ in range(6)]
     keys = [f"load-{i}" for i in range(3000)]
     write_seen(federation, east, keys)

@@ -36,8 +36,8 @@ def crowd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
     with Federation(
         tmp_path_factory.mktemp("guards"), ("good", "west", "evil"), absent=["evil"]
     ) as federation:
-        store = federation.store("good")
-        federation.store("west")  # follows the catalog of good from now on
+        store = federation.engine("good")
+        federation.engine("west")  # follows the catalog of good from now on
         for key in KEYS:
             assert store.put(key, content(key, MIB).tobytes()) == 0
         assert store.flush_reports()
@@ -80,7 +80,7 @@ def test_a_peer_that_reads_all_it_can_keeps_no_more_than_its_part_of_the_pool_le
     # Asking again pins no more, and takes nothing from west, which is still served.
     assert evil.refused(PULL_METHOD, request)[0] is grpc.StatusCode.RESOURCE_EXHAUSTED
     assert incoming(crowd, "evil")["leased_bytes"] == 8 * MIB
-    west = crowd.store("west", deadline_ms=5000)
+    west = crowd.engine("west", deadline_ms=5000)
     assert west.get(KEYS[0]) == content(KEYS[0], MIB).tobytes()
     assert incoming(crowd, "west")["refusals"] == {}
 
@@ -108,7 +108,7 @@ def test_a_flood_of_hellos_is_refused_and_felt_by_nobody_else(
 
 def test_a_reader_that_was_shed_gets_the_rest_when_it_may(crowd: Federation) -> None:
     """The asker's guard holds to what it was told; the engine only sees misses until then."""
-    west = crowd.store("west", deadline_ms=5000)
+    west = crowd.engine("west", deadline_ms=5000)
     assert {"peer", "local"} >= set(read_big(west, KEYS[:2]))
     read_big(west, KEYS)
     (good,) = [p for p in crowd.status("west")["peers"] if p["name"] == "good"]

@@ -33,8 +33,8 @@ def locate(federation: Federation, name: str, *arguments: str) -> dict[str, dict
 
 
 def test_each_group_is_told_with_what_it_has_of_a_chain(federation: Federation) -> None:
-    write(federation.store("east"), KEYS[:30])
-    write(federation.store("west"), KEYS[:10])
+    write(federation.engine("east"), KEYS[:30])
+    write(federation.engine("west"), KEYS[:10])
     # Nobody has asked for the namespace here yet, so the catalog comes while the command waits.
     west = locate(federation, "west", *KEYS)
     assert list(west) == ["west", "east"]

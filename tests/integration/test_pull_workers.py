@@ -11,7 +11,7 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.support.federation import Federation, read, write
+from tests.support.federation import Federation, read, read_unhurried, write
 from tests.support.wait import wait_for
 
 pytestmark = [pytest.mark.real]
@@ -44,8 +44,8 @@ def written(pair: Federation, name: str, count: int) -> list[str]:
     """Keys of blocks in east, of which west knows."""
     keys = [f"{name}-{i}" for i in range(count)]
     for start in range(0, count, 200):
-        write(pair.store("east"), keys[start : start + 200])
-    wait_for(lambda: read(pair.store("west"), keys[-1:]) == ["peer"], 20, "west to see them")
+        write(pair.engine("east"), keys[start : start + 200])
+    wait_for(lambda: read(pair.engine("west"), keys[-1:]) == ["peer"], 20, "west to see them")
     return keys[:-1]
 
 
@@ -53,7 +53,7 @@ def test_blocks_come_through_them(pair: Federation) -> None:
     wait_for(lambda: all_well(pair), 30, "them to start")
     keys = written(pair, "through", 401)
     for start in range(0, 400, 50):
-        assert read(pair.store("west"), keys[start : start + 50]) == ["peer"] * 50
+        assert read(pair.engine("west"), keys[start : start + 50]) == ["peer"] * 50
     assert any(connections(each["pid"]) > 0 for each in workers(pair))
     assert pair.status("west")["staging"]["reserved"] == 0
     assert all(each["pulls"] == 0 for each in workers(pair))
@@ -65,7 +65,7 @@ def test_one_that_ends_or_hangs_costs_no_wrong_byte_and_not_its_peer(
 ) -> None:
     """`read` compares each block with what was written."""
     wait_for(lambda: all_well(pair), 30, "them to be there")
-    west = pair.store("west", deadline_ms=5000)
+    west = pair.engine("west", deadline_ms=5000)
     keys = written(pair, number.name, 1201)
     before = [each["pid"] for each in workers(pair)]
     tiers: list[str] = []
@@ -73,7 +73,7 @@ def test_one_that_ends_or_hangs_costs_no_wrong_byte_and_not_its_peer(
         for start in range(0, 1200, 40):
             if start == 400:
                 beside.submit(os.kill, before[0], number)
-            tiers += read(west, keys[start : start + 40])
+            tiers += read_unhurried(west, keys[start : start + 40])
     # One that is frozen has its pulls for two seconds, in which a busy machine's engines give up some calls.
     share = 0.9 if number is signal.SIGKILL else 0.5
     assert tiers.count("peer") >= share * len(tiers)
@@ -99,4 +99,4 @@ def test_all_end_with_their_gateway(pair: Federation) -> None:
     assert not any(each.is_running() for each in (*found, keeper))
     wait_for(lambda: all_well(pair), 60, "the next ones")
     keys = written(pair, "again", 41)
-    assert read(pair.store("west"), keys) == ["peer"] * 40
+    assert read(pair.engine("west"), keys) == ["peer"] * 40

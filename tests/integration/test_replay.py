@@ -20,29 +20,24 @@ from federation.bench.piped import last_lines
 from federation.bench.workspace import reap_abandoned
 from federation.cli import demo, main
 from tests.support.groups import command, environment, free_port_base
+from tests.support.own_tmp import own_tmp
 from tests.support.wait import wait_for
 
 pytestmark = pytest.mark.real
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A short TMPDIR (unix sockets lie below it) that must be empty, and unused, in the end.
+def place(tmp_path: Path) -> Iterator[Path]:
+    """A TMPDIR that must be empty, and unused, in the end.
 
     It comes after `tmp_path`, which pytest makes in the TMPDIR of before.
     """
-    import tempfile
-
-    path = Path(tempfile.mkdtemp(prefix="mmt-", dir="/tmp"))
-    monkeypatch.setenv("TMPDIR", str(path))
-    monkeypatch.setattr(tempfile, "tempdir", None)
-    yield path
-    left = processes_of(path)
-    for process in left:
-        process.kill()
-    names = [p.name for p in path.iterdir()]
-    shutil.rmtree(path)
-    monkeypatch.setattr(tempfile, "tempdir", None)
+    with own_tmp() as path:
+        yield path
+        left = processes_of(path)
+        for process in left:
+            process.kill()
+        names = [p.name for p in path.iterdir()]
     assert left == []
     assert names == []
 

@@ -7,6 +7,7 @@ import contextlib
 import signal
 import time
 from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -68,8 +69,11 @@ def groups(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[RunningGro
     folder = tmp_path_factory.mktemp("two")
     paths = write_groups(folder, "federated", Layout(2, 64 << 20, 2000, neighbours()))
     asyncio.run(init_peers(folder, paths, folder / "peer-init.log"))
-    with contextlib.ExitStack() as running:
-        yield [running.enter_context(RunningGroup(path)) for path in paths]
+    made = [RunningGroup(path) for path in paths]
+    with ThreadPoolExecutor(len(made)) as both, contextlib.ExitStack() as running:
+        running.callback(lambda: list(both.map(RunningGroup.down, made)))
+        list(both.map(RunningGroup.up, made))
+        yield made
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ import pytest
 from federation.config import load_group
 from federation.errors import MoonmeshError
 from federation.peers import processes
-from tests.support.federation import Federation, read, write
+from tests.support.federation import Federation, read, read_unhurried, write
 from tests.support.wait import wait_for
 
 pytestmark = [pytest.mark.real]
@@ -47,13 +47,13 @@ def workers(federation: Federation, name: str = "east") -> list[dict[str, Any]]:
 
 def test_each_listens_and_offers_all(pair: Federation) -> None:
     keys = [f"all-{i}" for i in range(8)]
-    write(pair.store("east"), keys)
+    write(pair.engine("east"), keys)
     found = workers(pair)
     assert [each["state"] for each in found] == ["serving"] * WORKERS
     assert len({each["pid"] for each in found}) == WORKERS
     wait_for(lambda: {w["blocks"] for w in workers(pair)} == {8}, 20, "both to be told of all")
-    wait_for(lambda: read(pair.store("west"), keys[:1]) == ["peer"], 20, "west to see them")
-    assert read(pair.store("west"), keys) == ["peer"] * 8
+    wait_for(lambda: read(pair.engine("west"), keys[:1]) == ["peer"], 20, "west to see them")
+    assert read(pair.engine("west"), keys) == ["peer"] * 8
     assert [each["state"] for each in (pair.status("west")["serving"],)] == ["serving"]
     assert pair.status("west")["serving_others"] == []
 
@@ -62,10 +62,10 @@ def test_one_that_is_killed_under_load_costs_no_byte_and_its_peer_is_not_shut_ou
     pair: Federation,
 ) -> None:
     """`read` compares each block with what was written."""
-    west = pair.store("west", deadline_ms=5000)
+    west = pair.engine("west", deadline_ms=5000)
     keys = [f"kill-{i}" for i in range(1200)]
     for start in range(0, len(keys), 200):
-        write(pair.store("east"), keys[start : start + 200])
+        write(pair.engine("east"), keys[start : start + 200])
     wait_for(lambda: read(west, keys[-1:]) == ["peer"], 20, "west to see them")
     before = {each["pid"]: each["restarts"] for each in workers(pair)}
     victim = next(iter(before))
@@ -74,7 +74,7 @@ def test_one_that_is_killed_under_load_costs_no_byte_and_its_peer_is_not_shut_ou
         for start in range(0, len(keys) - 1, 40):
             if start == 400:
                 beside.submit(os.kill, victim, signal.SIGKILL)
-            tiers += read(west, keys[start : start + 40])
+            tiers += read_unhurried(west, keys[start : start + 40])
     assert tiers.count("peer") + tiers.count("local") >= 0.9 * len(tiers), "the other one serves"
     wait_for(lambda: all(each["state"] == "serving" for each in workers(pair)), 30, "both to serve")
     after = {each["pid"] for each in workers(pair)}
@@ -87,7 +87,7 @@ def test_one_that_is_killed_under_load_costs_no_byte_and_its_peer_is_not_shut_ou
 def test_what_a_peer_may_have_it_has_of_all_of_them_together(pair: Federation) -> None:
     keys = [f"rate-{i}" for i in range(2401)]
     for start in range(0, len(keys), 200):
-        write(pair.store("east"), keys[start : start + 200])
+        write(pair.engine("east"), keys[start : start + 200])
     readers = [pair.engine("west", deadline_ms=10_000 + i) for i in range(4)]
     wait_for(lambda: read(readers[0], keys[-1:]) == ["peer"], 20, "west to see them")
     before, moved = served(pair), pair.counter("west", MOVED)
@@ -104,8 +104,16 @@ def test_what_a_peer_may_have_it_has_of_all_of_them_together(pair: Federation) -
     allowed = RATE * (1 + time.monotonic() - began) + WORKERS * MESSAGE_BYTES
     moved = pair.counter("west", MOVED) - moved
     assert 2 * RATE < moved <= allowed
-    after = served(pair)
-    assert all(now > then for now, then in zip(after, before, strict=True)), "of both"
+    # Which of them a connection leads to is for the kernel to say; it is made anew until each has one.
+    more = iter([f"more-{i}" for i in range(400)])
+
+    def of_both() -> bool:
+        key = next(more)
+        write(pair.engine("east"), [key])
+        read(readers[0], [key])
+        return all(now > then for now, then in zip(served(pair), before, strict=True))
+
+    wait_for(of_both, 20, "both to serve", every=0.1)
 
 
 def served(federation: Federation) -> list[int]:

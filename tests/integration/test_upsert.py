@@ -51,8 +51,10 @@ def test_that_stays_so_when_the_gateway_is_started_anew(pair: Federation) -> Non
     wait_for_listings(pair, 2)
     assert holdings(pair)["unattested"] == 3, "the journal has them"
     pair.wait_for_view("west", "east", 1)
+    west = pair.store("west", deadline_ms=3000)
     for key in REPLACED:
-        assert read(pair.store("west", deadline_ms=3000), [key]) == ["miss"]
+        assert read(west, [key]) == ["miss"]
+    assert read(west, [UNTOUCHED]) != ["miss"], "it is asked, and has the others no more"
 
 
 def replace(pair: Federation) -> None:

@@ -14,7 +14,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from typer.testing import CliRunner
 
+from federation.cli import main
 from federation.cli.health import ask_status
 from federation.client import FederatedStore
 from federation.identity import Envelope, block_digest
@@ -23,7 +25,6 @@ from tests.support.groups import (
     RunningGroup,
     environment,
     free_port_base,
-    moonmesh,
     write_group,
 )
 from tests.support.hosts import FarStore, Hosts
@@ -96,10 +97,9 @@ class Federation:
         self._engines: dict[str, Engine] = {}
         self.groups: dict[str, RunningGroup] = {}
         options = [f"--group={name}={self._addresses(name)}" for name in names]
-        made = moonmesh(
-            "peer", "init", folder, "--federation", "test", *options, "--namespaces", shared
-        )
-        assert made.returncode == 0, made.stdout + made.stderr
+        init = ["peer", "init", str(folder), "--federation", "test", *options]
+        made = CliRunner().invoke(main.app, [*init, "--namespaces", shared])
+        assert made.exit_code == 0, made.output
         for one, other in without:
             self._part(one, other)
             self._part(other, one)
@@ -210,6 +210,15 @@ class Federation:
         """What the gateway of `name` believes of `other`; {} while it does not answer."""
         peers = self.status(name).get("peers", [])
         return next((dict(peer) for peer in peers if peer["name"] == other), {})
+
+    def serving(self, name: str) -> dict[str, Any]:
+        """What the gateway of a group says of what serves peers; {} while there is none."""
+        return dict(self.status(name).get("serving") or {})
+
+    def serves_anew(self, name: str, pid: int) -> bool:
+        """Whether another process than that one serves."""
+        now = self.serving(name)
+        return now.get("state") == "serving" and now.get("pid") not in (None, pid)
 
     def counter(self, name: str, counter: str) -> int:
         """One counter of a group's gateway."""
@@ -328,6 +337,12 @@ def read(
     tiers = store.last_tiers()
     assert [result > 0 for result in results] == [tier != "miss" for tier in tiers]
     return tiers
+
+
+def read_unhurried(store: FederatedStore, keys: Sequence[str]) -> list[str]:
+    """`read`, once the engine asks its gateway: a busy machine makes a slow one look as if it hung."""
+    wait_for(lambda: store.stats()["federation"]["passes"], 10, "the gateway to be asked again")
+    return read(store, keys)
 
 
 class HostileGroup:

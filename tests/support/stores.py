@@ -1,16 +1,19 @@
-"""Store clients over a fake Mooncake that can be frozen, and what tests ask of them."""
+"""Store clients over a fake Mooncake that can be frozen, what tests ask of them, and real ones."""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
 from local_group.breaker import BreakerLimits
+from local_group.native import Native, StoreError
 from local_group.outcome import Outcome, Status
-from local_group.store import StoreClient, StoreLimits
+from local_group.store import StoreClient, StoreLimits, StoreSettings
 from tests.support.blocks import Memory
 from tests.support.fake_native import FakeNative
+from tests.support.wait import wait_for
 
 LIMITS = StoreLimits(
     bounce_bytes=1 << 20,
@@ -69,3 +72,16 @@ def warm_up(client: StoreClient) -> None:
     """Moves bytes, so that direct calls have no deadline."""
     memory = Memory(1, SIZE)
     assert statuses(client.put_from(["warm"], memory.ptrs, memory.sizes, 5.0)) == [Status.STORED]
+
+
+def native_of(address: str) -> Native:
+    """A client of a master that runs; Mooncake gives up in half a second, which a busy machine may need."""
+
+    def connect() -> Native | None:
+        with contextlib.suppress(StoreError):
+            return Native(StoreSettings(address))
+        return None
+
+    found = wait_for(connect, 10, f"a client of {address}")
+    assert found is not None
+    return found

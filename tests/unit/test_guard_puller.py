@@ -19,7 +19,8 @@ from federation.transfer.frames import Encoder
 from federation.transfer.staging import Staging
 from moonmesh.v1 import peer_pb2
 from tests.support.catalogs import news
-from tests.support.peers_in_memory import FP, KEYS, SIZE, Bench, FakeSource, Script, data_of
+from tests.support.links import FP, SIZE, FakeLink, Script, data_of
+from tests.support.peers_in_memory import KEYS, Bench
 from tests.support.timing import SchedulingDelay
 from tests.support.wait import wait_for_async
 
@@ -37,7 +38,7 @@ async def test_a_peer_that_has_no_room_is_left_alone_for_as_long_as_it_asks() ->
         raise ShedError("no room", retry_after=5.0)
         yield b""
 
-    east, west = FakeSource("east", KEYS, full), FakeSource("west", KEYS)
+    east, west = FakeLink("east", KEYS, full), FakeLink("west", KEYS)
     bench = Bench(east, west)
     assert await bench.collect(bench.ask(KEYS[:3])) == ALL[:3]
     assert east.verdicts == ["shed"]
@@ -49,7 +50,7 @@ async def test_a_peer_that_has_no_room_is_left_alone_for_as_long_as_it_asks() ->
 
 
 async def test_what_a_breaker_refuses_is_asked_of_the_next_and_is_no_retry() -> None:
-    east, west = FakeSource("east", KEYS), FakeSource("west", KEYS)
+    east, west = FakeLink("east", KEYS), FakeLink("west", KEYS)
     bench = Bench(east, west, limits=Limits(peer_breaker_failures=1, peer_retries_few=1))
     east.guard.note(Failure.DIGEST, time.monotonic())
     for key, data in zip(KEYS, ALL, strict=True):
@@ -59,7 +60,7 @@ async def test_what_a_breaker_refuses_is_asked_of_the_next_and_is_no_retry() -> 
 
 
 async def test_retries_are_bounded_by_the_second_peers_budget() -> None:
-    east, west = FakeSource("east", []), FakeSource("west", KEYS)
+    east, west = FakeLink("east", []), FakeLink("west", KEYS)
     bench = Bench(
         east,
         west,
@@ -72,7 +73,7 @@ async def test_retries_are_bounded_by_the_second_peers_budget() -> None:
 
 
 async def test_a_peer_that_claims_all_and_has_nothing_opens_its_breaker() -> None:
-    liar = FakeSource("liar", [])
+    liar = FakeLink("liar", [])
     bench = Bench(
         liar, claims={"liar": KEYS}, limits=Limits(peer_breaker_failures=3, peer_doubt_ms=0)
     )
@@ -93,7 +94,7 @@ async def test_a_block_that_crossed_too_many_borders_is_not_kept() -> None:
             yield message
         yield encoder.end()
 
-    east = FakeSource("east", KEYS, onward)
+    east = FakeLink("east", KEYS, onward)
     bench = Bench(east)
     assert await bench.collect(bench.ask(KEYS[:1])) == [None]
     assert east.verdicts == ["failed"]
@@ -109,7 +110,7 @@ async def test_the_digest_guard_can_be_switched_off_to_show_what_it_is_for() -> 
             yield message
         yield encoder.end()
 
-    east = FakeSource("east", KEYS, lies)
+    east = FakeLink("east", KEYS, lies)
     bench = Bench(east)
     found = PeerGuards(
         Limits(), "east", random.Random(1), off=frozenset({GuardName.DIGEST})
@@ -129,7 +130,7 @@ async def test_a_stream_that_is_too_fast_is_slowed_down() -> None:
                 yield message
         yield encoder.end()
 
-    east = FakeSource("east", KEYS, fast)
+    east = FakeLink("east", KEYS, fast)
     bench = Bench(east, limits=Limits(peer_bytes_per_s=12 << 20), staging_bytes=64 << 20)
     ask = bench.puller.ask(FP, KEYS, [big] * len(KEYS), timeout=5.0)
     began = time.monotonic()
@@ -140,7 +141,7 @@ async def test_a_stream_that_is_too_fast_is_slowed_down() -> None:
 
 
 async def test_blocks_of_one_peer_never_take_the_staging_of_another() -> None:
-    east, west = FakeSource("east", KEYS), FakeSource("west", KEYS)
+    east, west = FakeLink("east", KEYS), FakeLink("west", KEYS)
     shares = Shares(4 * SIZE, ["east", "west"], 50)
     staging = Staging(bytes_max=4 * SIZE, hold=60.0, shares=shares)
     bench = Bench(east, west, claims={"east": KEYS[:5], "west": KEYS[5:]}, staging=staging)
@@ -156,7 +157,7 @@ async def test_however_a_pull_ends_its_ticket_does_too() -> None:
         await asyncio.Event().wait()
         yield b""
 
-    east = FakeSource("east", KEYS, never)
+    east = FakeLink("east", KEYS, never)
     bench = Bench(east)
     ask = bench.ask()
     await wait_for_async(
@@ -168,7 +169,7 @@ async def test_however_a_pull_ends_its_ticket_does_too() -> None:
     assert (status["open"], status["failures"]) == ({}, {"ours": 1})
 
 
-def behind(seconds: float, source: FakeSource) -> Script:
+def behind(seconds: float, source: FakeLink) -> Script:
     """A peer that answers rightly after `seconds`, if it is listened to for so long."""
 
     async def answer(request: peer_pb2.PullRequest) -> AsyncGenerator[bytes, None]:
@@ -194,7 +195,7 @@ async def asked_in_a_hurry(bench: Bench, key: str, seconds: float) -> float:
 
 async def test_a_peer_slower_than_its_callers_is_not_cut_off_for_the_patient() -> None:
     hurried = [f"hurried-{n}" for n in range(30)]
-    east = FakeSource("east", [*hurried, *KEYS])
+    east = FakeLink("east", [*hurried, *KEYS])
     east.script = behind(0.08, east)
     bench = Bench(east)
     for key in hurried:
@@ -206,7 +207,7 @@ async def test_a_peer_slower_than_its_callers_is_not_cut_off_for_the_patient() -
 
 
 async def test_a_frozen_peer_is_left_out_soon_although_all_callers_are_in_a_hurry() -> None:
-    east = FakeSource("east", KEYS)
+    east = FakeLink("east", KEYS)
     east.script = behind(60.0, east)
     bench = Bench(east)  # five failures, silence 300 ms
     began, calls, worst = time.monotonic(), 0, 0.0
@@ -223,7 +224,7 @@ async def test_a_frozen_peer_is_left_out_soon_although_all_callers_are_in_a_hurr
 
 
 async def test_what_is_late_for_its_caller_is_there_for_the_next() -> None:
-    east = FakeSource("east", KEYS)
+    east = FakeLink("east", KEYS)
     east.script = behind(0.05, east)
     bench = Bench(east)
     await asked_in_a_hurry(bench, KEYS[0], 0.01)
@@ -233,7 +234,7 @@ async def test_what_is_late_for_its_caller_is_there_for_the_next() -> None:
 
 
 async def test_a_key_that_is_asked_for_anew_is_not_given_up_with_the_first() -> None:
-    east = FakeSource("east", KEYS)
+    east = FakeLink("east", KEYS)
     east.script = behind(60.0, east)
     bench = Bench(east)
     await asked_in_a_hurry(bench, KEYS[0], 0.01)
@@ -250,7 +251,7 @@ async def test_what_was_asked_of_a_peer_that_is_switched_off_is_asked_of_another
         await asyncio.Event().wait()
         yield b""
 
-    east, west = FakeSource("east", KEYS, hang), FakeSource("west", KEYS)
+    east, west = FakeLink("east", KEYS, hang), FakeLink("west", KEYS)
     bench = Bench(east, west, limits=Limits(pulls_per_peer=1))
     ask = bench.ask(KEYS)
     await asked.wait()
@@ -262,7 +263,7 @@ async def test_what_was_asked_of_a_peer_that_is_switched_off_is_asked_of_another
 
 
 async def test_a_pull_that_was_not_yet_begun_ends_too_when_its_peer_is_switched_off() -> None:
-    east = FakeSource("east", KEYS)
+    east = FakeLink("east", KEYS)
     bench = Bench(east)
     ask = bench.ask(KEYS)
     east.guard.order = Order.OFF

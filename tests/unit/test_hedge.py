@@ -21,7 +21,8 @@ from federation.transfer.hedge import (
 )
 from federation.transfer.source import Source
 from moonmesh.v1 import peer_pb2
-from tests.support.peers_in_memory import FP, KEYS, Bench, FakeSource, Script, data_of
+from tests.support.links import FP, FakeLink, Script, data_of
+from tests.support.peers_in_memory import KEYS, Bench
 from tests.support.wait import wait_for_async
 
 ALL = [data_of(key) for key in KEYS]
@@ -34,7 +35,7 @@ def knows(bench: Bench, *sources: Source) -> None:
             bench.puller.hedges.came(source.name, 0.001)
 
 
-def after(gate: asyncio.Event, source: FakeSource) -> Script:
+def after(gate: asyncio.Event, source: FakeLink) -> Script:
     async def answer(request: peer_pb2.PullRequest) -> AsyncGenerator[bytes, None]:
         await gate.wait()
         source.guard.heard(time.monotonic())
@@ -79,7 +80,7 @@ def test_second_requests_are_a_share_of_the_first() -> None:
 
 async def test_a_late_peer_does_not_hold_up_what_another_has() -> None:
     gate = asyncio.Event()
-    east, west = FakeSource("east", KEYS), FakeSource("west", KEYS)
+    east, west = FakeLink("east", KEYS), FakeLink("west", KEYS)
     east.script = after(gate, east)
     async with closing(Bench(east, west)) as bench:
         knows(bench, east)
@@ -95,7 +96,7 @@ async def test_a_late_peer_does_not_hold_up_what_another_has() -> None:
 
 async def test_a_peer_that_stays_silent_is_blamed_although_another_was_quick() -> None:
     gate = asyncio.Event()
-    east, west = FakeSource("east", KEYS), FakeSource("west", KEYS)
+    east, west = FakeLink("east", KEYS), FakeLink("west", KEYS)
     east.script = after(gate, east)
     async with closing(Bench(east, west, limits=Limits(peer_silence_ms=50))) as bench:
         knows(bench, east)
@@ -107,7 +108,7 @@ async def test_a_peer_that_stays_silent_is_blamed_although_another_was_quick() -
 
 async def test_where_the_first_comes_after_all_the_second_is_cancelled_without_blame() -> None:
     gate = asyncio.Event()
-    east, west = FakeSource("east", KEYS), FakeSource("west", KEYS)
+    east, west = FakeLink("east", KEYS), FakeLink("west", KEYS)
     east.script = after(gate, east)
     west.script = after(asyncio.Event(), west)
     async with closing(Bench(east, west)) as bench:
@@ -128,7 +129,7 @@ async def test_a_second_peer_that_lies_does_not_win() -> None:
         yield encoder.end()
 
     gate = asyncio.Event()
-    east, west = FakeSource("east", KEYS), FakeSource("west", KEYS, lies)
+    east, west = FakeLink("east", KEYS), FakeLink("west", KEYS, lies)
     east.script = after(gate, east)
     async with closing(Bench(east, west)) as bench:
         knows(bench, east)
@@ -147,7 +148,7 @@ async def test_both_fail_and_nobody_is_left_waiting() -> None:
         raise UnreachableError("gone")
         yield b""
 
-    east, west = FakeSource("east", KEYS, breaks), FakeSource("west", KEYS, breaks)
+    east, west = FakeLink("east", KEYS, breaks), FakeLink("west", KEYS, breaks)
     async with closing(Bench(east, west)) as bench:
         knows(bench, east)
         assert await bench.collect(bench.ask()) == [None] * len(KEYS)
@@ -155,7 +156,7 @@ async def test_both_fail_and_nobody_is_left_waiting() -> None:
 
 
 async def test_only_a_first_token_is_worth_a_second_request() -> None:
-    east, west = FakeSource("east", KEYS), FakeSource("west", KEYS)
+    east, west = FakeLink("east", KEYS), FakeLink("west", KEYS)
     gate = asyncio.Event()
     east.script = after(gate, east)
     async with closing(Bench(east, west)) as bench:
@@ -185,7 +186,7 @@ async def test_the_only_holder_is_asked_again_for_what_a_broken_stream_did_not_b
             yield message
         raise UnreachableError("the connection broke")
 
-    east = FakeSource("east", KEYS)
+    east = FakeLink("east", KEYS)
     east.script = breaks_once
     async with closing(Bench(east)) as bench:
         assert await bench.collect(bench.ask()) == ALL
@@ -204,7 +205,7 @@ async def test_a_stream_that_always_breaks_is_asked_for_twice_and_no_more() -> N
             yield message
         raise UnreachableError("the connection broke")
 
-    east = FakeSource("east", KEYS, breaks)
+    east = FakeLink("east", KEYS, breaks)
     async with closing(Bench(east)) as bench:
         assert await bench.collect(bench.ask()) == [*ALL[:2], None, None, None, None]
         assert east.requests == [KEYS, KEYS[1:]]

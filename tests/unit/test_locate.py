@@ -27,6 +27,7 @@ from moonmesh.v1 import engine_pb2
 from tests.support.catalogs import view_of
 from tests.support.federation import ENVELOPE, FINGERPRINT
 from tests.support.group_toml import GOOD, write
+from tests.support.links import FakeLink
 
 CHAIN = [f"block-{n}" for n in range(100)]
 
@@ -35,22 +36,12 @@ def held(size: int) -> Held:
     return Held(size, bytes(16), OWN, 0, 0, 0.0)
 
 
-class FakePeer:
-    def __init__(self, name: str, usable: bool = True, reason: str = "") -> None:
-        self.name = name
-        self.reason = reason
-        self._usable = usable
-
-    def usable(self, now: float) -> bool:
-        return self._usable
-
-
 class Bench:
     """A group that has the first blocks of `CHAIN`, and its peers."""
 
     def __init__(self, own: int = 0, tracked: bool = True) -> None:
         self.own = {key: held(1000) for key in CHAIN[:own]}
-        self.peers: list[tuple[FakePeer, CatalogView | None]] = []
+        self.peers: list[tuple[FakeLink, CatalogView | None]] = []
         self.speeds = Speeds(rate_max=1e9)
         self.block_seconds: float | None = None
         self.locator = Locator(
@@ -62,9 +53,11 @@ class Bench:
             block_seconds=lambda fingerprint: self.block_seconds,
         )
 
-    def peer(self, name: str, blocks: int, **options: bool | str) -> CatalogView:
+    def peer(self, name: str, blocks: int, usable: bool = True, reason: str = "") -> CatalogView:
         view = view_of(key_hash(FINGERPRINT, key) for key in CHAIN[:blocks])
-        self.peers.append((FakePeer(name, **options), view))  # type: ignore[arg-type]
+        link = FakeLink(name)
+        link.alive, link.reason = usable, reason
+        self.peers.append((link, view))
         return view
 
     def locate(self, now: float = 0.0) -> dict[str, Located]:
@@ -135,8 +128,8 @@ def test_blocks_whose_size_only_a_listing_could_tell_are_taken_as_the_others() -
 
 def test_a_group_of_which_nothing_is_known_says_why() -> None:
     bench = Bench(tracked=False)
-    bench.peers.append((FakePeer("west"), None))
-    bench.peers.append((FakePeer("north"), CatalogView(blocks_max=10)))
+    bench.peers.append((FakeLink("west"), None))
+    bench.peers.append((FakeLink("north"), CatalogView(blocks_max=10)))
     bench.peer("south", 3, usable=False, reason="connection refused")
     found = bench.locate()
     assert [each.blocks for each in found.values()] == [None, None, None, 3]
@@ -148,7 +141,7 @@ def test_a_group_of_which_nothing_is_known_says_why() -> None:
 def test_why_a_catalog_cannot_be_had_is_said_with_what_is_known_of_it() -> None:
     bench = Bench()
     never, before = CatalogView(blocks_max=10), bench.peer("north", 3)
-    bench.peers.append((FakePeer("west"), never))
+    bench.peers.append((FakeLink("west"), never))
     never.trouble, before.trouble = f"{NOT_SHARED} (why)", "no connection"
     found = bench.locate()
     assert (found["west"].blocks, found["west"].reason) == (None, f"{NOT_SHARED} (why)")
@@ -173,7 +166,7 @@ def test_what_computing_a_run_takes_goes_by_the_namespace() -> None:
     bench.peer("west", 70)
     assert [each.compute_ms for each in bench.locate().values()] == [None, None]
     bench.block_seconds = 0.05
-    bench.peers.append((FakePeer("north"), None))
+    bench.peers.append((FakeLink("north"), None))
     assert [each.compute_ms for each in bench.locate().values()] == [500, 3500, None]
 
 

@@ -14,14 +14,15 @@ from federation.transfer.fair import PullClass
 from federation.transfer.schedule import LOWER_BLOCKS_MAX
 from moonmesh.v1 import peer_pb2
 from tests.support.catalogs import view_of
-from tests.support.peers_in_memory import FP, KEYS, Bench, FakeSource, data_of
+from tests.support.links import FP, FakeLink, data_of
+from tests.support.peers_in_memory import KEYS, Bench
 from tests.support.wait import wait_for_async
 from tests.unit.test_hedge import ALL, after, closing
 
 
 async def test_a_lower_class_asks_bit_by_bit_and_a_first_token_for_all() -> None:
     keys = [f"n{i}" for i in range(2 * LOWER_BLOCKS_MAX + 2)]
-    east = FakeSource("east", keys)
+    east = FakeLink("east", keys)
     bench = Bench(east)
     got = await bench.collect(bench.ask(keys, pull_class=PullClass.PREFETCH))
     assert got == [data_of(key) for key in keys]
@@ -42,7 +43,7 @@ async def test_a_lower_class_asks_bit_by_bit_and_a_first_token_for_all() -> None
 
 async def test_who_waits_for_a_prefetch_lifts_it() -> None:
     gate = asyncio.Event()
-    east = FakeSource("east", KEYS)
+    east = FakeLink("east", KEYS)
     east.script = after(gate, east)
     async with closing(Bench(east, limits=Limits(pulls_per_peer=1))) as bench:
         first = bench.ask([KEYS[0]])
@@ -58,7 +59,7 @@ async def test_who_waits_for_a_prefetch_lifts_it() -> None:
 
 async def test_what_waits_its_turn_and_nobody_wants_any_more_is_gone_at_once() -> None:
     gate = asyncio.Event()
-    east = FakeSource("east", KEYS)
+    east = FakeLink("east", KEYS)
     east.script = after(gate, east)
     async with closing(Bench(east, limits=Limits(pulls_per_peer=1))) as bench:
         first = bench.ask([KEYS[0]])
@@ -74,7 +75,7 @@ async def test_what_waits_its_turn_and_nobody_wants_any_more_is_gone_at_once() -
 
 async def test_what_goes_on_after_its_asker_left_is_no_first_token_any_more() -> None:
     gate = asyncio.Event()
-    east = FakeSource("east", KEYS)
+    east = FakeLink("east", KEYS)
     east.script = after(gate, east)
     async with closing(Bench(east, limits=Limits(pulls_per_peer=1))) as bench:
         first = bench.ask([KEYS[0]], background=5.0)
@@ -98,7 +99,7 @@ async def test_what_goes_on_after_its_asker_left_is_no_first_token_any_more() ->
 
 async def test_who_leaves_takes_his_class_along_and_the_others_keep_theirs() -> None:
     gate = asyncio.Event()
-    east = FakeSource("east", KEYS)
+    east = FakeLink("east", KEYS)
     east.script = after(gate, east)
     async with closing(Bench(east, limits=Limits(pulls_per_peer=1))) as bench:
         running = bench.ask([KEYS[0]])
@@ -114,7 +115,7 @@ async def test_who_leaves_takes_his_class_along_and_the_others_keep_theirs() -> 
 
 async def test_who_comes_later_and_has_more_time_gets_it() -> None:
     gate = asyncio.Event()
-    east = FakeSource("east", KEYS)
+    east = FakeLink("east", KEYS)
     east.script = after(gate, east)
     async with closing(Bench(east)) as bench:
         hurried = bench.ask(timeout=0.05)
@@ -129,7 +130,7 @@ async def test_who_comes_later_and_has_more_time_gets_it() -> None:
 
 async def test_who_waits_his_turn_has_the_time_of_the_last_who_came() -> None:
     gate = asyncio.Event()
-    east = FakeSource("east", KEYS)
+    east = FakeLink("east", KEYS)
     east.script = after(gate, east)
     async with closing(Bench(east, limits=Limits(pulls_per_peer=1))) as bench:
         running = bench.ask([KEYS[0]])
@@ -144,7 +145,7 @@ async def test_who_waits_his_turn_has_the_time_of_the_last_who_came() -> None:
 
 
 async def test_the_rest_of_a_stream_that_ended_in_its_time_is_asked_for_anew() -> None:
-    east = FakeSource("east", KEYS)
+    east = FakeLink("east", KEYS)
 
     async def slow(request: peer_pb2.PullRequest) -> AsyncGenerator[bytes, None]:
         """One block, and the next not before the deadline."""

@@ -15,19 +15,13 @@ from federation.transfer.frames import Encoder
 from federation.transfer.slots import Slots
 from federation.transfer.staging import Staging
 from moonmesh.v1 import peer_pb2
-from tests.support.peers_in_memory import (
-    FP,
-    KEYS,
-    SIZE,
-    Bench,
-    FakeSource,
-    data_of,
-)
+from tests.support.links import FP, SIZE, FakeLink, data_of
+from tests.support.peers_in_memory import KEYS, Bench
 from tests.support.wait import wait_for_async
 
 
 async def test_a_chain_is_pulled_in_one_stream() -> None:
-    east = FakeSource("east", KEYS)
+    east = FakeLink("east", KEYS)
     bench = Bench(east)
     assert await bench.collect(bench.ask()) == [data_of(key) for key in KEYS]
     assert east.requests == [KEYS]
@@ -38,7 +32,7 @@ async def test_a_chain_is_pulled_in_one_stream() -> None:
 
 
 async def test_what_is_staged_is_not_pulled_again() -> None:
-    east = FakeSource("east", KEYS)
+    east = FakeLink("east", KEYS)
     bench = Bench(east)
     await bench.collect(bench.ask(KEYS[:3]))
     assert await bench.collect(bench.ask()) == [data_of(key) for key in KEYS]
@@ -51,7 +45,7 @@ async def test_memory_of_blocks_is_free_once_nobody_has_them() -> None:
     gc.collect()
     gc.disable()
     try:
-        east = FakeSource("east", KEYS[:5])
+        east = FakeLink("east", KEYS[:5])
         bench = Bench(east, claims={"east": KEYS}, staging=staging)
         ask = bench.ask()
         assert (await bench.collect(ask))[5:] == [None]
@@ -65,7 +59,7 @@ async def test_memory_of_blocks_is_free_once_nobody_has_them() -> None:
 
 
 async def test_two_who_ask_at_once_share_one_pull() -> None:
-    east = FakeSource("east", KEYS)
+    east = FakeLink("east", KEYS)
     bench = Bench(east)
     first, second = bench.ask(), bench.ask()
     results = await asyncio.gather(bench.collect(first), bench.collect(second))
@@ -74,8 +68,8 @@ async def test_two_who_ask_at_once_share_one_pull() -> None:
 
 
 async def test_what_one_peer_lacks_is_asked_of_the_next() -> None:
-    east = FakeSource("east", KEYS[:2])
-    west = FakeSource("west", KEYS)
+    east = FakeLink("east", KEYS[:2])
+    west = FakeLink("west", KEYS)
     bench = Bench(east, west, claims={"east": KEYS, "west": KEYS[2:]})
     assert await bench.collect(bench.ask()) == [data_of(key) for key in KEYS]
     assert west.requests == [KEYS[2:]]
@@ -92,7 +86,7 @@ async def test_a_peer_that_fails_is_replaced() -> None:
             yield message
         raise PeerError("it died")
 
-    east, west = FakeSource("east", KEYS, dies), FakeSource("west", KEYS)
+    east, west = FakeLink("east", KEYS, dies), FakeLink("west", KEYS)
     bench = Bench(east, west)
     assert await bench.collect(bench.ask()) == [data_of(key) for key in KEYS]
     assert (east.verdicts, west.verdicts) == (["failed"], ["succeeded"])
@@ -107,7 +101,7 @@ async def test_a_wrong_digest_ends_the_stream_and_keeps_nothing() -> None:
                 yield message
         yield encoder.end()
 
-    east = FakeSource("east", KEYS, lies)
+    east = FakeLink("east", KEYS, lies)
     bench = Bench(east)
     assert await bench.collect(bench.ask()) == [None] * len(KEYS)
     assert east.verdicts == ["failed"]
@@ -121,14 +115,14 @@ async def test_a_stream_that_ends_early_is_a_failure() -> None:
         return
         yield b""
 
-    east = FakeSource("east", KEYS, stops)
+    east = FakeLink("east", KEYS, stops)
     bench = Bench(east)
     assert await bench.collect(bench.ask()) == [None] * len(KEYS)
     assert east.verdicts == ["failed"]
 
 
 async def test_the_chain_ends_at_the_first_block_that_nobody_has() -> None:
-    east = FakeSource("east", [KEYS[0], KEYS[2]])
+    east = FakeLink("east", [KEYS[0], KEYS[2]])
     bench = Bench(east)
     assert await bench.collect(bench.ask()) == [data_of(KEYS[0])] + [None] * 5
     assert east.requests == [KEYS[:1]]
@@ -146,7 +140,7 @@ async def test_a_pull_that_nobody_waits_for_is_cancelled() -> None:
         finally:
             ended.set()
 
-    east = FakeSource("east", KEYS, slow)
+    east = FakeLink("east", KEYS, slow)
     bench = Bench(east)
     ask = bench.ask()
     until = asyncio.get_running_loop().time() + 5.0
@@ -163,7 +157,7 @@ async def test_a_pull_that_nobody_waits_for_is_cancelled() -> None:
 
 
 async def test_in_the_background_it_goes_on_though_nobody_waits() -> None:
-    east = FakeSource("east", KEYS)
+    east = FakeLink("east", KEYS)
     bench = Bench(east)
     ask = bench.ask(background=5.0)
     ask.leave()
@@ -180,7 +174,7 @@ async def test_a_waiter_that_gives_up_leaves_the_block_to_the_others() -> None:
         async for message in east.honest(request):
             yield message
 
-    east = FakeSource("east", KEYS, held_up)
+    east = FakeLink("east", KEYS, held_up)
     bench = Bench(east)
     patient, hasty = bench.ask(), bench.ask()
     assert await hasty.block(0, asyncio.get_running_loop().time() + 0.01) is None
@@ -190,7 +184,7 @@ async def test_a_waiter_that_gives_up_leaves_the_block_to_the_others() -> None:
 
 
 async def test_full_staging_sheds_the_rest_and_blames_nobody() -> None:
-    east, west = FakeSource("east", KEYS), FakeSource("west", KEYS)
+    east, west = FakeLink("east", KEYS), FakeLink("west", KEYS)
     bench = Bench(east, west, staging_bytes=2 * SIZE)
     assert await bench.collect(bench.ask()) == [data_of(key) for key in KEYS[:2]] + [None] * 4
     assert east.verdicts == ["abandoned"]
@@ -212,7 +206,7 @@ async def test_streams_beyond_the_limit_wait_for_a_place() -> None:
             yield message
         open_now -= 1
 
-    east = FakeSource("east", KEYS, counted)
+    east = FakeLink("east", KEYS, counted)
     bench = Bench(east, limits=Limits(pulls_per_peer=2))
     asks = [bench.ask([key]) for key in KEYS]
     await wait_for_async(lambda: most == 2, 5, "two streams to be open")
@@ -222,7 +216,7 @@ async def test_streams_beyond_the_limit_wait_for_a_place() -> None:
 
 
 async def test_what_waits_beyond_the_limit_is_shed_at_once() -> None:
-    east = FakeSource("east", KEYS)
+    east = FakeLink("east", KEYS)
     bench = Bench(east, limits=Limits(pulls_waiting_per_peer=2))
     asks = [bench.ask([key]) for key in KEYS[:3]]
     assert [await bench.collect(ask) for ask in asks] == [
@@ -237,7 +231,7 @@ async def test_close_ends_what_is_under_way() -> None:
         await asyncio.Event().wait()
         yield b""
 
-    east = FakeSource("east", KEYS, never)
+    east = FakeLink("east", KEYS, never)
     bench = Bench(east)
     ask = bench.ask()
     await asyncio.sleep(0)
@@ -247,7 +241,7 @@ async def test_close_ends_what_is_under_way() -> None:
 
 
 async def test_a_peer_that_is_not_asked_because_its_breaker_is_open_is_not_blamed() -> None:
-    east, west = FakeSource("east", KEYS), FakeSource("west", KEYS)
+    east, west = FakeLink("east", KEYS), FakeLink("west", KEYS)
     bench = Bench(east, west, limits=Limits(peer_breaker_failures=1))
     east.guard.note(Failure.ERROR, time.monotonic())
     assert await bench.collect(bench.ask()) == [data_of(key) for key in KEYS]
@@ -259,21 +253,21 @@ async def test_a_defect_of_ours_blames_nobody_and_leaves_nobody_waiting() -> Non
         raise AssertionError("a defect")
         yield b""
 
-    east = FakeSource("east", KEYS, breaks)
+    east = FakeLink("east", KEYS, breaks)
     bench = Bench(east)
     assert await bench.collect(bench.ask()) == [None] * len(KEYS)
     assert east.verdicts == ["abandoned"]
 
 
 async def test_a_run_longer_than_a_request_is_pulled_in_pieces() -> None:
-    east = FakeSource("east", KEYS)
+    east = FakeLink("east", KEYS)
     bench = Bench(east, limits=Limits(peer_request_keys_max=4))
     assert await bench.collect(bench.ask()) == [data_of(key) for key in KEYS]
     assert east.requests == [KEYS[:4], KEYS[4:]]
 
 
 async def test_a_key_that_is_asked_for_twice_is_pulled_once() -> None:
-    east = FakeSource("east", KEYS)
+    east = FakeLink("east", KEYS)
     bench = Bench(east)
     keys = [KEYS[0], KEYS[0], KEYS[1]]
     assert await bench.collect(bench.ask(keys)) == [data_of(key) for key in keys]
@@ -290,7 +284,7 @@ async def test_a_speed_is_of_all_bytes_also_of_a_block_that_ends_in_the_next_mes
                 yield message
         yield encoder.end()
 
-    bench = Bench(FakeSource("east", KEYS, whole_messages))
+    bench = Bench(FakeLink("east", KEYS, whole_messages))
     for key in KEYS:
         assert await bench.collect(bench.ask([key])) == [data_of(key)]
     found = bench.puller.speeds.estimate("east", time.monotonic())

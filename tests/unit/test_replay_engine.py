@@ -9,6 +9,7 @@ from federation.bench.engine import BUFFER_BYTES, Answer, Engine
 from federation.bench.workload import BlockBytes
 from federation.errors import UsageError
 from tests.support.memory_store import MemoryStore
+from tests.support.wait import wait_for
 
 SIZE = 64
 CHAIN = ["1", "2", "3", "4"]
@@ -136,8 +137,12 @@ def test_a_read_over_its_deadline_is_an_overrun_and_one_within_is_none(hasty: Be
     assert found.overrun_ms == pytest.approx(found.overrun_raw_ms - 10)  # the slack
     assert (found.put_overrun_ms, found.put_overrun_raw_ms) == (0, 0)
     hasty.store.delay_s = 0.0
-    found = hasty.ask(CHAIN)
-    assert (found.overrun_ms, found.overrun_raw_ms) == (0, 0)
+
+    def within() -> bool:
+        found = hasty.ask(CHAIN)
+        return (found.overrun_ms, found.overrun_raw_ms) == (0, 0)
+
+    wait_for(within, 5, "a read that the machine does not hold up")
 
 
 def test_a_write_over_its_deadline_is_an_overrun_of_its_own(hasty: Bench) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Container, Iterator
+from collections.abc import Container, Iterator
 from typing import Any
 
 import pytest
@@ -12,8 +12,7 @@ import pytest
 from federation.config import Limits
 from federation.counters import counters
 from federation.errors import PeerError
-from federation.identity import Fingerprint
-from federation.limits.errors import ShedError
+from federation.limits.names import Failure
 from federation.peering import Sharing
 from federation.peers.sessions import Sessions
 from federation.peers.side import PeerSide
@@ -31,51 +30,8 @@ from gossip.statement import Reason
 from gossip.version import Version
 from local_group.process_errors import CoordinationError
 from moonmesh.v1 import peer_pb2
+from tests.support.links import FP, HELLO, FakeLink
 from tests.support.wait import wait_for_async
-
-FP = Fingerprint(b"f" * 16)
-
-
-class FakeLink:
-    """A link whose answers are told; hangs unless `fail` or `reply` says otherwise."""
-
-    name = "east"
-
-    def __init__(self) -> None:
-        self.backs = 0
-        self.questions = 0
-        self.hello_fails = True
-        self.fail = False
-        self.said: list[object] = []
-        self.is_full = False
-        self.hushes = 0
-        self.on_answer: Callable[[peer_pb2.HelloReply], None]
-        self.on_silence: Callable[[], None]
-        self.on_room: Callable[[], None]
-
-    def back(self) -> None:
-        self.backs += 1
-
-    def greet(self, hello: object) -> None:
-        if self.hello_fails:
-            raise ShedError("left alone for now", retry_after=1.0)
-        self.said.append(hello)
-
-    def full(self, now: float) -> bool:
-        return self.is_full
-
-    def hush(self) -> None:
-        self.hushes += 1
-
-    async def catalog(self, request: object, timeout: float) -> AsyncGenerator[object, None]:
-        self.questions += 1
-        if self.fail:
-            raise PeerError("nobody there")
-        await asyncio.Event().wait()
-        yield None
-
-    async def close(self) -> None:
-        pass
 
 
 class FakeGossip:
@@ -113,7 +69,8 @@ class FakeGossip:
 
 class Bench:
     def __init__(self, **limits: Any) -> None:
-        self.link, self.gossip = FakeLink(), FakeGossip()
+        self.link, self.gossip = FakeLink("east"), FakeGossip()
+        self.link.hangs = True
         self.problems: list[str] = []
         self.disk_fails = False
         self.leads = True
@@ -145,9 +102,9 @@ class Bench:
 async def test_a_question_that_hangs_is_asked_anew_at_once(event: Event) -> None:
     bench = Bench()
     bench.sessions.subscriptions.touch(FP)
-    await wait_for_async(lambda: bench.link.questions == 1, 5, "the first question")
+    await wait_for_async(lambda: len(bench.link.questions) == 1, 5, "the first question")
     bench.hear(event)
-    await wait_for_async(lambda: bench.link.questions == 2, 1, "the next question")
+    await wait_for_async(lambda: len(bench.link.questions) == 2, 1, "the next question")
     assert bench.link.backs == 1, "and the breaker is told"
     await bench.sessions.close()
 
@@ -157,12 +114,12 @@ async def test_a_question_that_failed_does_not_wait_for_its_time(
 ) -> None:
     monkeypatch.setattr("federation.peers.subscriptions.RETRY_SECONDS", (60.0, 60.0))
     bench = Bench()
-    bench.link.fail = True
+    bench.link.error = PeerError("nobody there")
     bench.sessions.subscriptions.touch(FP)
-    await wait_for_async(lambda: bench.link.questions == 1, 5, "the first question")
-    bench.link.fail = False
+    await wait_for_async(lambda: len(bench.link.questions) == 1, 5, "the first question")
+    bench.link.error = None
     bench.hear(PeerUp("east"))
-    await wait_for_async(lambda: bench.link.questions == 2, 1, "the next question")
+    await wait_for_async(lambda: len(bench.link.questions) == 2, 1, "the next question")
     await bench.sessions.close()
 
 
@@ -173,7 +130,7 @@ async def test_a_peer_that_bounces_is_taken_seriously_once_in_a_while() -> None:
         bench.hear(PeerRestarted("east", epoch))
         await asyncio.sleep(0)
     assert bench.link.backs == 1
-    assert bench.link.questions <= 2
+    assert len(bench.link.questions) <= 2
     await bench.sessions.close()
 
 
@@ -186,7 +143,7 @@ async def test_what_else_happens_to_a_peer_changes_nothing() -> None:
 async def test_close_ends_a_question_under_way() -> None:
     bench = Bench()
     bench.sessions.subscriptions.touch(FP)
-    await wait_for_async(lambda: bench.link.questions == 1, 5, "the first question")
+    await wait_for_async(lambda: len(bench.link.questions) == 1, 5, "the first question")
     began = time.monotonic()
     await bench.sessions.close()
     assert time.monotonic() - began < 1
@@ -195,7 +152,7 @@ async def test_close_ends_a_question_under_way() -> None:
 
 async def test_what_a_peer_that_does_not_read_is_to_be_told_waits_for_room() -> None:
     bench = Bench()
-    bench.link.hello_fails, bench.link.is_full = False, True
+    bench.link.is_full = True
     for _ in range(2):
         bench.gossip.mail["east"] = peer_pb2.HelloRequest()
         bench.sessions.answer()
@@ -214,6 +171,7 @@ async def test_answers_go_to_gossip_and_the_first_after_silence_is_a_return() ->
     before = counters.snapshot().get("moonmesh_hello_errors_total", 0)
     bench.link.on_silence()
     bench.gossip.mail["east"] = peer_pb2.HelloRequest()
+    bench.link.guard.unanswered(HELLO, Failure.SHED, time.monotonic(), retry_after=60.0)
     bench.sessions.answer()  # and it is left alone: that is no answer either
     assert counters.snapshot()["moonmesh_hello_errors_total"] - before == 2
     for _ in range(2):
@@ -267,7 +225,6 @@ async def test_positions_beyond_what_there_can_be_are_not_looked_at(
 
 async def test_who_does_not_lead_any_more_is_silent_before_it_says_anything() -> None:
     bench = Bench()
-    bench.link.hello_fails = False
     for leads in (True, False, False):
         bench.leads = leads
         bench.gossip.silenced = False

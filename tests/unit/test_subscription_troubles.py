@@ -11,8 +11,9 @@ from federation.peers import subscriptions as module
 from federation.peers.subscriptions import DENIED_SECONDS, NOT_SHARED, RETRY_SECONDS
 from federation.peers.wire import DeniedError
 from federation.timeouts import timeout
+from tests.support.links import FP, FakeLink
 from tests.support.wait import wait_for_async
-from tests.unit.test_subscriptions import FP, Owner, subscriptions, until_known, view_of
+from tests.unit.test_subscriptions import subscriptions, until_known, view_of
 
 
 @pytest.fixture
@@ -29,7 +30,7 @@ def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 async def test_why_a_catalog_cannot_be_had_is_kept_until_it_can(pauses: list[float]) -> None:
-    owner = Owner(blocks=100)
+    owner = FakeLink(blocks=100)
     owner.error = PeerError("nobody there")
     followed = subscriptions(owner)
     followed.touch(FP)
@@ -47,7 +48,7 @@ async def test_why_a_catalog_cannot_be_had_is_kept_until_it_can(pauses: list[flo
 async def test_who_does_not_share_a_namespace_is_asked_seldom_until_its_hello_names_it(
     pauses: list[float],
 ) -> None:
-    owner = Owner(blocks=100)
+    owner = FakeLink(blocks=100)
     owner.error = DeniedError("it refused: not yours")
     followed = subscriptions(owner)
     followed.touch(FP)
@@ -58,7 +59,7 @@ async def test_who_does_not_share_a_namespace_is_asked_seldom_until_its_hello_na
     view = view_of(followed)
     assert view is not None
     assert view.trouble.startswith(f"{NOT_SHARED} (it refused: not yours); `moonmesh namespaces`")
-    assert len(owner.asked) == 1
+    assert len(owner.questions) == 1
     owner.error = None
     followed.note_positions("west", [owner.hello()])
     await until_known(followed, owner)
@@ -67,7 +68,7 @@ async def test_who_does_not_share_a_namespace_is_asked_seldom_until_its_hello_na
 
 
 async def test_nothing_is_followed_once_it_is_closed() -> None:
-    owner = Owner(blocks=10)
+    owner = FakeLink(blocks=10)
     followed = subscriptions(owner)
     followed.touch(FP)
     await until_known(followed, owner)

@@ -7,10 +7,11 @@ from federation.transfer.allowance import Allowance
 from federation.transfer.frames import Block, Missing
 from federation.transfer.landing import Answer, Room, Taken
 from moonmesh.v1 import peer_pb2
-from tests.support.peers_in_memory import FP, KEYS, SIZE, Bench, FakeSource, data_of
+from tests.support.links import FP, SIZE, FakeLink, data_of
+from tests.support.peers_in_memory import KEYS, Bench
 
 
-class Elsewhere(FakeSource):
+class Elsewhere(FakeLink):
     """A peer whose blocks another process puts into the room that it is given, `each` to a message.
 
     Args:

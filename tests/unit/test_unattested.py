@@ -21,7 +21,7 @@ from local_group.holdings import HOPS_MAX, OWN
 from moonmesh.v1 import peer_pb2
 from tests.support.catalogs import view_of
 from tests.support.credentials import Made
-from tests.support.peers_in_memory import FakeSource, data_of
+from tests.support.links import FakeLink, data_of
 from tests.support.wire import DATA, FP, MIB, East, drained, link_to, linked, serving
 
 SIZE = 5000
@@ -148,7 +148,7 @@ def test_an_unattested_block_that_was_not_asked_for_breaks_the_protocol() -> Non
     (block,) = decoder.feed(raw)
     assert isinstance(block, Block)
     assert not block.attested
-    source = FakeSource("east", [])
+    source = FakeLink("east", [])
     verify(source, FP, "k", block, hop_limit=1, unattested=True)
     with pytest.raises(FrameError, match="is unattested, and such were not asked for"):
         verify(source, FP, "k", block, hop_limit=1, unattested=False)
@@ -167,7 +167,7 @@ async def test_one_is_pulled_where_that_is_allowed_and_is_never_offered_onward(
         for message in messages(block_digest(FP, "k0", data_of("k0")), data_of("k0")):
             yield message
 
-    source = FakeSource("east", ["k0"], script)
+    source = FakeLink("east", ["k0"], script)
     landed: list[tuple[str, int]] = []
     puller = Puller(
         staging=Staging(bytes_max=1 << 20, hold=10.0),

@@ -62,14 +62,18 @@ class Bench:
     def stall(self, seconds: float) -> None:
         """A call is inside for so long, and was given up by its caller."""
         self.native.thaw.clear()
-        self.client.exists(["none"], 0.05)
-        assert self.client.stats().stuck == 1
+
+        def inside() -> bool:  # on a busy machine it may be given up before it has begun
+            self.client.exists(["none"], 0.05)
+            return self.client.stats().stuck == 1
+
+        wait_for(inside, 5, "a call that is inside")
         self.now += seconds
         self.native.thaw.set()
         wait_for(lambda: self.client.stats().stuck == 0, 5, "the call to come back")
 
 
-class FakeLink:
+class FakeGatewayLink:
     """The part of a `GatewayLink` that writes use."""
 
     def __init__(self) -> None:
@@ -133,8 +137,8 @@ def test_a_call_that_still_hangs_is_a_stall(bench: Bench) -> None:
     assert bench.client.unsettled()
 
 
-def linked(bench: Bench) -> FakeLink:
-    link = FakeLink()
+def linked(bench: Bench) -> FakeGatewayLink:
+    link = FakeGatewayLink()
     bench.writes = Writes(bench.client, link, FP, list)  # type: ignore[arg-type]
     return link
 
