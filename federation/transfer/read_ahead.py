@@ -33,12 +33,8 @@ class Wanted(NamedTuple):
 class Window:
     """What is copied out of Mooncake in one go."""
 
-    def __init__(self, wanted: Sequence[Wanted], *, checked: bool = True) -> None:
+    def __init__(self, wanted: Sequence[Wanted]) -> None:
         self.wanted = wanted
-        self.checked = checked
-        """Whether Mooncake has been asked for those of `here`: else it is while they are read."""
-        self.gone: frozenset[int] = frozenset()
-        """Places of those that it turned out then not to have."""
         self.here = [(each, each.held) for each in wanted if each.held is not None]
         self.size = sum(each.size for each, _ in self.here)
         """Bytes."""
@@ -72,7 +68,7 @@ class ReadAhead:
 
     def __init__(
         self,
-        cut: AsyncGenerator[Window, None],
+        cut: AsyncGenerator[list[Wanted], None],
         read: Callable[[Window], Awaitable[ReadBatch]],
         room: Callable[[], WindowRoom],
     ) -> None:
@@ -151,7 +147,8 @@ class ReadAhead:
         return window
 
     async def _next(self) -> Window | None:
-        return await anext(self._cut, None)
+        wanted = await anext(self._cut, None)
+        return None if wanted is None else Window(wanted)
 
     async def _fill(self, window: Window, room: WindowRoom) -> None:
         try:

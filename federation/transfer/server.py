@@ -6,7 +6,6 @@ holdings do not attribute to this group, or attribute with other bytes than Moon
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
@@ -187,28 +186,24 @@ class BlockServer:
         keys: Sequence[str],
         max_sizes: Sequence[int],
         unattested: bool,
-    ) -> AsyncGenerator[Window, None]:
+    ) -> AsyncGenerator[list[Wanted], None]:
         """The request in slices that are copied out of Mooncake in one go."""
         for start in range(0, len(keys), WINDOW_BLOCKS):
             part = slice(start, start + WINDOW_BLOCKS)
-            wanted = await self._offered(
-                fingerprint, start, keys[part], max_sizes[part], unattested
-            )
-            room = self._limits.serve_window_bytes
-            if sum(each.size for each in wanted) <= room:
-                yield Window(wanted, checked=False)
-                continue
             window: list[Wanted] = []
-            for each in await self._present(fingerprint, wanted):
-                if window and each.size > room:
-                    yield Window(window)
+            room = self._limits.serve_window_bytes
+            for wanted in await self._look(
+                fingerprint, start, keys[part], max_sizes[part], unattested
+            ):
+                if window and wanted.size > room:
+                    yield window
                     window, room = [], self._limits.serve_window_bytes
-                window.append(each)
-                room -= each.size
+                window.append(wanted)
+                room -= wanted.size
             if window:
-                yield Window(window)
+                yield window
 
-    async def _offered(
+    async def _look(
         self,
         fingerprint: Fingerprint,
         start: int,
@@ -216,7 +211,8 @@ class BlockServer:
         max_sizes: Sequence[int],
         unattested: bool,
     ) -> list[Wanted]:
-        """Some keys, the first of which is at `start`, and what is offered of them."""
+        """What there is of some keys, the first of which is at `start`. One question to the master for all:
+        what is evicted between it and the read is missed by the read."""
         sizes = await self._sizes(fingerprint, keys)
         wanted = []
         for place, (key, max_size) in enumerate(zip(keys, max_sizes, strict=True), start):
@@ -225,17 +221,11 @@ class BlockServer:
             if held is not None and not (0 < size <= max_size and (unattested or held.attested)):
                 held, size = None, 0
             wanted.append(Wanted(place, key, held, size))
-        return wanted
-
-    async def _present(
-        self, fingerprint: Fingerprint, wanted: Sequence[Wanted]
-    ) -> Sequence[Wanted]:
-        """The same, without what Mooncake does not have. One question to the master for all: what is evicted
-        between it and the read is missed by the read."""
-        gone = await self._check(
-            fingerprint, [(each, each.held) for each in wanted if each.held is not None]
-        )
-        return [Wanted(w.place, w.key, None) if w.place in gone else w for w in wanted]
+        offered = [(each, each.held) for each in wanted if each.held is not None]
+        present = {each.place for each, _ in await self._check(fingerprint, offered)}
+        return [
+            each if each.place in present else Wanted(each.place, each.key, None) for each in wanted
+        ]
 
     async def _sizes(self, fingerprint: Fingerprint, keys: Sequence[str]) -> dict[str, int]:
         """Sizes of those that are offered and of which only Mooncake knows it."""
@@ -263,8 +253,7 @@ class BlockServer:
         read_as = {wanted.place: n for n, (wanted, _) in enumerate(window.here)}
         for wanted in window.wanted:
             good = None
-            there = wanted.held is not None and wanted.place not in window.gone
-            if there and window.blocks is not None and wanted.held is not None:
+            if window.blocks is not None and wanted.held is not None:
                 place = read_as[wanted.place]
                 failure = _failure(window.blocks.outcomes[place])
                 if failure is not None:  # not known to be missing, so it is not said to be
@@ -283,24 +272,26 @@ class BlockServer:
 
     async def _check(
         self, fingerprint: Fingerprint, offered: Sequence[tuple[Wanted, Held]]
-    ) -> frozenset[int]:
-        """Places of those that Mooncake does not have, asked without taking a lease."""
+    ) -> list[tuple[Wanted, Held]]:
+        """What Mooncake has of them, asked without taking a lease."""
         # What the master has just told the size of need not be asked for again.
         asked = [
             self._naming.stored(fingerprint, wanted.key) for wanted, held in offered if held.size
         ]
         sizes = await self._ask(asked) if asked else {}
-        lost: set[int] = set()
+        present: list[tuple[Wanted, Held]] = []
         changed = 0
         for wanted, held in offered:
             name = self._naming.stored(fingerprint, wanted.key)
-            if held.size and not (name in sizes and _may_be(held, sizes[name])):
-                lost.add(wanted.place)
+            if not held.size or (name in sizes and _may_be(held, sizes[name])):
+                present.append((wanted, held))
+            else:
                 counters.add("moonmesh_serve_size_mismatch_total", name in sizes)
                 changed += name in sizes
                 self._gone(fingerprint, wanted.key, held, changed=name in sizes)
-        self._note_losses(len(asked) - len(lost), len(lost) - changed)
-        return frozenset(lost)
+        gone = len(offered) - len(present) - changed
+        self._note_losses(len(asked) - gone - changed, gone)
+        return present
 
     async def _ask(self, names: Sequence[str]) -> Mapping[str, int | None]:
         """Which of these Mooncake has, and of which size.
@@ -325,25 +316,6 @@ class BlockServer:
             self._lost()
 
     async def _read(self, fingerprint: Fingerprint, guard: Guard, window: Window) -> ReadBatch:
-        """Copies a window out of Mooncake. Where the master was not asked before, it is asked meanwhile: what
-        fits one window is not to wait for one after the other."""
-        if window.checked:
-            return await self._copy(fingerprint, guard, window)
-        checking = asyncio.create_task(self._check(fingerprint, window.here))
-        try:
-            blocks = await self._copy(fingerprint, guard, window)
-        except BaseException:
-            checking.cancel()
-            await asyncio.wait({checking})
-            raise
-        try:
-            window.gone = await checking
-        except BaseException:
-            blocks.release()
-            raise
-        return blocks
-
-    async def _copy(self, fingerprint: Fingerprint, guard: Guard, window: Window) -> ReadBatch:
         names = [self._naming.stored(fingerprint, wanted.key) for wanted, _ in window.here]
         sizes = [wanted.size for wanted, _ in window.here]
         began = time.monotonic()

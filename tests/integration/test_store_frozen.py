@@ -17,7 +17,7 @@ import pytest
 
 from local_group.breaker import BreakerLimits
 from local_group.outcome import Outcome, Status
-from local_group.store import StoreClient, StoreLimits
+from local_group.store import StoreClient, StoreLimits, StoreSettings
 from tests.support.blocks import Memory, block_bytes
 from tests.support.frozen import (
     DEADLINE,
@@ -141,6 +141,24 @@ def test_exists_and_remove_keep_their_deadline(
         timed.check(DEADLINE, "remove")
         assert statuses(exists) == statuses(removed) == {Status.TIMEOUT}
     wait_for(lambda: drained(client), MOONCAKE_ENDS, "the calls to return")
+    check_blocks(client, keys, [])
+
+
+def test_exists_without_a_deadline_ends_when_mooncake_ends_it(
+    group: RunningGroup, connect: Callable[..., StoreClient]
+) -> None:
+    client = connect()
+    keys = [f"endless-{i}" for i in range(4)]
+    store(client, keys)
+    assert statuses(client.exists([*keys, "none"], None)) == {Status.HIT, Status.MISS}
+    with frozen(group, "master"):
+        with Timed() as timed:
+            found = client.exists(keys, None)
+        timed.check(StoreSettings("").rpc_timeout_ms / 1000 + 0.1, "exists")
+        assert statuses(found) == {Status.TIMEOUT}
+        assert client.stats().stuck == 0, "nothing is left behind"
+        assert client.unsettled(), "it has seen Mooncake stall"
+    wait_for(lambda: drained(client), MOONCAKE_ENDS, "the call to return")
     check_blocks(client, keys, [])
 
 

@@ -16,7 +16,6 @@ from federation.keys.naming import Naming
 from federation.limits.guards import Guards
 from federation.limits.names import GuardName
 from federation.limits.ticket import Cost, Ticket
-from federation.transfer.frames import Block, Decoder
 from federation.transfer.server import BlockServer, UnwellError
 from local_group.holdings import Holdings
 from local_group.outcome import Outcome, Status
@@ -180,84 +179,3 @@ async def test_what_fails_ahead_is_told_after_what_was_read_before(
         await take()
     assert sum(came) >= 2 * MIB
     assert owner.held == 0
-
-
-async def events_of(answer: AsyncGenerator[bytes, None], keys: Sequence[str]) -> dict[int, bool]:
-    """Which places of the request came as blocks (True), and which as missing."""
-    decoder = Decoder([MIB] * len(keys), 2 * MIB)
-    found = {}
-    async for message in answer:
-        for event in decoder.feed(message):
-            found[event.index] = isinstance(event, Block)
-    assert decoder.ended
-    return found
-
-
-async def test_the_master_is_asked_while_a_request_of_one_window_is_read() -> None:
-    owner = Owner()
-    owner.memory.gate.clear()
-    asked: list[int] = []
-    query = owner.memory.query
-
-    async def noted(keys: Sequence[str]) -> dict[str, int | None]:
-        asked.append(owner.memory.reads)
-        return await query(keys)
-
-    owner.memory.query = noted  # type: ignore[method-assign]
-    answer = owner.serve(KEYS[:2])
-    first = asyncio.create_task(anext(answer))
-    await settled()
-    assert asked == [1], "while Mooncake reads"
-    owner.memory.gate.set()
-    await first
-    await answer.aclose()
-    asked.clear()
-    async for _ in owner.serve():
-        pass
-    assert asked == [1], "one question before the first of several windows is read"
-
-
-async def test_what_the_master_does_not_have_is_missing_whatever_was_read() -> None:
-    owner = Owner()
-    owner.memory.gone = {Naming(()).stored(FP, KEYS[1])}
-    assert await events_of(owner.serve(KEYS[:2]), KEYS[:2]) == {0: True, 1: False}
-    assert owner.server._holdings.get(FP, KEYS[1]) is None, "it is withdrawn"
-    assert owner.held == 0
-
-
-async def test_a_block_of_another_size_is_missing_and_mooncake_is_not_called_unwell() -> None:
-    owner = Owner()
-    owner.memory.size = 2 * MIB
-    owner.memory.outcome = Outcome(Status.ERROR, 0, -600)
-    assert await events_of(owner.serve(KEYS[:1]), KEYS[:1]) == {0: False}
-    assert owner.held == 0
-
-
-async def test_a_master_that_fails_gives_back_what_was_read() -> None:
-    owner = Owner()
-    owner.memory.master_fails = True
-    with pytest.raises(UnwellError):
-        await anext(owner.serve(KEYS[:1]))
-    assert owner.memory.reads == 1
-    assert owner.held == 0
-
-
-async def test_a_request_of_one_window_that_ends_leaves_no_question_behind() -> None:
-    owner = Owner()
-    owner.memory.gate.clear()
-    begun = asyncio.Event()
-
-    async def hangs(keys: Sequence[str]) -> dict[str, int | None]:
-        begun.set()
-        await asyncio.sleep(60)
-        raise AssertionError("it was cancelled")
-
-    owner.memory.query = hangs  # type: ignore[method-assign]
-    answer = owner.serve(KEYS[:1])
-    first = asyncio.create_task(anext(answer))
-    await begun.wait()
-    first.cancel()
-    await asyncio.wait({first})
-    await answer.aclose()
-    assert owner.held == 0
-    await wait_for_async(lambda: len(asyncio.all_tasks()) == 1, 5, "no task to be left")
