@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import time
@@ -105,15 +106,20 @@ def test_what_a_peer_may_have_it_has_of_all_of_them_together(pair: Federation) -
     moved = pair.counter("west", MOVED) - moved
     assert 2 * RATE < moved <= allowed
     # Which of them a connection leads to is for the kernel to say; it is made anew until each has one.
-    more = iter([f"more-{i}" for i in range(400)])
+    # What is asked one after the other goes over the first: so all ask at once.
+    rounds = itertools.count()
 
     def of_both() -> bool:
-        key = next(more)
-        write(pair.engine("east"), [key])
-        read(readers[0], [key])
+        number = next(rounds)
+        chains = [
+            [f"more-{number}-{place}-{i}" for i in range(25)] for place in range(len(readers))
+        ]
+        write(pair.engine("east"), [key for keys in chains for key in keys])
+        with ThreadPoolExecutor(len(readers)) as threads:
+            list(threads.map(read, readers, chains))
         return all(now > then for now, then in zip(served(pair), before, strict=True))
 
-    wait_for(of_both, 20, "both to serve", every=0.1)
+    wait_for(of_both, 20, "both to serve", every=0.2)
 
 
 def served(federation: Federation) -> list[int]:
