@@ -42,6 +42,9 @@ REFILL_S = 0.05
 SPANS_BYTES = 64 * 1024
 """Of the end of a file of spans: more than one line."""
 FEDERATION = "chaos"
+STARTS_S = 15.0
+"""In which a gateway that starts anew answers."""
+LOOK_S = 0.2
 
 
 class Making:
@@ -264,8 +267,16 @@ class Making:
             counts = await asyncio.to_thread(trial.end)
             if not counts["taken_back"]:
                 self._restart(group)
-            said = shown((await stage.statuses())[group]) == "rolled back"
-            self._count(step, **counts, said=said)
+            self._count(step, **counts, said=await self._says_rolled_back(group))
+
+    async def _says_rolled_back(self, group: str) -> bool:
+        """Whether `status` tells of it: the gateway may be starting anew, for just that."""
+        until = time.monotonic() + STARTS_S
+        while shown((await self._stage.statuses())[group]) != "rolled back":
+            if time.monotonic() > until:
+                return False
+            await asyncio.sleep(LOOK_S)
+        return True
 
     # Collector and herd
 
