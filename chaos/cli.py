@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from chaos.runner import Planned
+    from chaos.progress import ConsoleProgress
+    from chaos.runner import Outcome, Planned, Runner
 
 app = typer.Typer(help="Break real groups on purpose, and see what holds.", no_args_is_help=True)
 
@@ -107,7 +108,6 @@ def run(
     Starts its own groups in a temporary folder and always takes them down again; what a killed run
     left behind, the next one removes.
     """
-    import asyncio
     from functools import partial
 
     from chaos.against import Against, group_of, plan
@@ -119,7 +119,6 @@ def run(
     from chaos.suites import find, load_scenario
     from federation.bench.report import check_writable
     from federation.errors import UsageError
-    from local_group.scheduling import NOT_SHARED, one_share
 
     check_writable(json_file)
     check_writable(junit)
@@ -152,10 +151,7 @@ def run(
             network=kind,
             duration=duration,
         )
-        with one_share() as shared:
-            if not shared:
-                progress.say(NOT_SHARED)
-            outcome = asyncio.run(runner.run())
+        outcome = _carry_out(runner, progress)
     report = as_dict(outcome, chosen)
     show(report, console)
     if outcome.kept is not None:
@@ -205,8 +201,6 @@ def soak(
     The scenario process/soak, seed after seed, on groups that go on running. Memory, descriptors and
     threads of every process of Moonmesh that lives for half of the time must have no trend.
     """
-    import asyncio
-
     from chaos.network.choose import choose
     from chaos.progress import ConsoleProgress
     from chaos.report import show, write_html, write_json
@@ -216,7 +210,6 @@ def soak(
     from chaos.suites import find, load_scenario
     from federation.bench.report import check_writable
     from federation.bench.trace import read_trace
-    from local_group.scheduling import NOT_SHARED, one_share
 
     check_writable(json_file)
     check_writable(html)
@@ -243,10 +236,7 @@ def soak(
             duration=duration,
             watch=watch.watch,
         )
-        with one_share() as shared:
-            if not shared:
-                progress.say(NOT_SHARED)
-            outcome = asyncio.run(runner.run())
+        outcome = _carry_out(runner, progress)
     report = soak_dict(outcome, chosen, rate, watch.trends(), watch.short)
     show(report, console)
     show_trends(report, console)
@@ -301,7 +291,7 @@ def ablate(
     from chaos.ablate import NONE, Row, as_markdown, machine_line
     from chaos.ablate import ablate as each
     from chaos.progress import ConsoleProgress
-    from chaos.runner import Outcome, Planned, Runner
+    from chaos.runner import Planned, Runner
     from chaos.suites import find, load_scenario
     from federation.bench.report import check_writable, command_line
     from federation.errors import UsageError
@@ -337,6 +327,18 @@ def ablate(
         if markdown is not None:  # after each: a long run that ends early has not been in vain
             markdown.write_text(table())
     console.print(table(), markup=False)
+
+
+def _carry_out(runner: Runner, progress: ConsoleProgress) -> Outcome:
+    """Runs it, with an equal share of the cores for all that it starts."""
+    import asyncio
+
+    from local_group.scheduling import NOT_SHARED, one_share
+
+    with one_share() as shared:
+        if not shared:
+            progress.say(NOT_SHARED)
+        return asyncio.run(runner.run())
 
 
 def _drawn(seed: int | None) -> int:
