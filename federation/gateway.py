@@ -153,6 +153,7 @@ class Gateway:
             journal,
             self._wrote,
             imported=member.sharing.all_imported if member else (),
+            foreign_max=limits.foreign_blocks,
             alone=config.coordination.alone,
             elsewhere=lambda: bool(self._leading.barred),
         )

@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from federation.aside import threads_aside
 from federation.config import GroupFile, load_group
 from federation.descriptors import room_for_engines
 from federation.errors import MoonmeshError
@@ -38,6 +39,7 @@ async def _serve(
 
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
+    loop.set_default_executor(threads_aside())
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     await Gateway(config, member, spawner, stalls, trials).run(stop)

@@ -14,6 +14,7 @@ from pydantic import (
 )
 
 from local_group.config import GIB, KIB, MIB, parse_size
+from local_group.ledger import FOREIGN_BLOCKS
 
 SERVING_OWN_BYTES = 192 * MIB
 """What a serving process uses without any block (measured: 140 MiB)."""
@@ -120,6 +121,9 @@ class Limits(BaseModel):
     holdings_blocks: Annotated[int, _count(1000, 100_000_000)] = 4_000_000
     """Blocks of this group that are tracked. Above: the rest is not offered to peers. Each takes 40 bytes of
     memory in the gateway, and 50 in the process that serves peers."""
+    foreign_blocks: Annotated[int, _count(1024, 100_000_000)] = FOREIGN_BLOCKS
+    """Pulled blocks that stay known as a peer's although they are not (or no longer) in the pool, at most;
+    half as many at least. One of before that an engine writes back is taken for its own. 40 bytes each."""
     log_entries: Annotated[int, _count(1024, 262_144)] = 262_144
     """Changes in a holdings log. A peer that is further behind takes a new snapshot."""
     listing_interval_ms: Annotated[int, _count(100, 3_600_000)] = 30_000

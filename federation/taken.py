@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 TAKEN_BLOCKS: Final = 65_536
-"""Blocks remembered; the oldest go first."""
+"""Blocks remembered at most; the oldest go first."""
 TAKEN_SECONDS: Final = 60.0
 """How long: an engine backs up within seconds, and whoever held the block then may have lost it later."""
 
@@ -39,10 +39,14 @@ class Taken:
     def note(self, key: str, digest: bytes) -> None:
         """This block was given to the engine."""
         with self._lock:
-            self._blocks[key] = (digest, self._clock())
+            now = self._clock()
+            self._blocks[key] = (digest, now)
             self._blocks.move_to_end(key)
-            while len(self._blocks) > self._max:
+            while len(self._blocks) > self._max or self._oldest() < now - TAKEN_SECONDS:
                 self._blocks.popitem(last=False)
+
+    def _oldest(self) -> float:
+        return next(iter(self._blocks.values()))[1]
 
     def forget(self, keys: Iterable[str]) -> None:
         """Nobody had these any more: what is written now was computed."""
@@ -51,7 +55,7 @@ class Taken:
                 self._blocks.pop(key, None)
 
     def any_of(self, keys: Iterable[str]) -> bool:
-        """Whether some of them were given, lately or not."""
+        """Whether some of them were given: lately, as far as is known without a look at each."""
         return bool(self._blocks) and any(key in self._blocks for key in keys)
 
     def same(self, key: str, digest: bytes | None) -> bool:

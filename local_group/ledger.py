@@ -21,9 +21,8 @@ APPEND_BLOCKS = 4096
 """Blocks found by a listing that are recorded in one go."""
 RESTORED_AT_ONCE = 1024
 """Blocks of the journal that are taken in one go at start."""
-FOREIGN_MAX = 262_144
-"""Pulled blocks that are remembered at most, although they are not (or no longer) in Mooncake; half as many
-at least."""
+FOREIGN_BLOCKS = 262_144
+"""Pulled blocks that are remembered at most, unless told otherwise."""
 
 
 class Ledger:
@@ -37,6 +36,8 @@ class Ledger:
         journal: not yet open; `load` opens it.
         on_own: told of blocks that `report` found to be this group's own, and that it did not know so.
         imported: fingerprints of namespaces in which blocks may come from peers.
+        foreign_max: pulled blocks that are remembered at most, although they are not (or no longer) in
+            Mooncake; half as many at least.
         alone: no other gateway of this group can have pulled any.
         elsewhere: whether the master that is asked is not this group's: what it lists then, and what
             happens in its pool, says nothing of the holdings.
@@ -49,6 +50,7 @@ class Ledger:
         on_own: Callable[[Sequence[Entry]], None] = lambda _: None,
         *,
         imported: Collection[bytes] = frozenset(),
+        foreign_max: int = FOREIGN_BLOCKS,
         alone: bool = True,
         elsewhere: Callable[[], bool] = lambda: False,
     ) -> None:
@@ -60,7 +62,7 @@ class Ledger:
         self._alone = alone
         self._withheld: list[Entry] = []  # not recorded yet; each is held
         self._doubt = False  # until all is found that was here when the journal was lost
-        self._foreign = Foreign(FOREIGN_MAX // 2)
+        self._foreign = Foreign(foreign_max // 2)
         self._disk = asyncio.Lock()
         self._rewritten_at = float("-inf")
 

@@ -16,7 +16,7 @@ def growth(report: Mapping[str, Any]) -> Iterator[str]:
         return
     soak = report["soak"]
     yield (
-        "<h2>What grew</h2><p>The first sixth of each life left out; no trend where a line through the rest "
+        "<h2>What grew</h2><p>The first third of each life left out; no trend where a line through the rest "
         "gains no more than the noise about it, or one MiB, descriptor or thread. "
         f"{soak['short_lives']} processes lived too short to say anything of.</p>"
         '<table><thead><tr><th>process<th>figure<th class="n">minutes<th>course<th class="n">at first'

@@ -13,7 +13,6 @@ from federation.peers.relay import GONE_MAX, HELLOS_WAITING, SAID_MAX
 from federation.status import PROBLEMS_MAX
 from federation.telemetry import QUEUE_SPANS
 from federation.trust.handshakes import ENTRIES_MAX
-from local_group.ledger import FOREIGN_MAX
 from local_group.store_config import StoreLimits
 
 Status: TypeAlias = Mapping[str, Any]
@@ -104,7 +103,7 @@ BOUNDS = (
     Bound("store calls", _at("store", "queued"), lambda x: STORE_QUEUES * StoreLimits().queue_max),
     Bound("blocks to admit", _at("queues", "admission_blocks"), lambda x: x.admission_queue_blocks),
     Bound("journal bytes", _at("queues", "journal_bytes"), lambda x: x.journal_bytes_max),
-    Bound("foreign blocks", _at("queues", "foreign_blocks"), lambda x: FOREIGN_MAX),
+    Bound("foreign blocks", _at("queues", "foreign_blocks"), lambda x: x.foreign_blocks),
     Bound("blocks to feed", _at("queues", "feed_blocks"), lambda x: CHANGED_MAX),
     Bound("pulls of a peer", _at("queues", "pulls"), lambda x: x.pulls_waiting_per_peer),
     Bound("engines", _at("queues", "engines"), lambda x: x.engines_max),

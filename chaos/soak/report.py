@@ -69,7 +69,7 @@ def show_trends(report: dict[str, Any], console: Console) -> None:
     """The table of processes."""
     table = Table(
         "process", "minutes", "figure", "at first", "growth", "noise", "", title_justify="left",
-        title="what grew, the first sixth of each life left out",
+        title="what grew, the first third of each life left out",
     )  # fmt: skip
     for column in table.columns[3:6]:
         column.justify = "right"

@@ -10,7 +10,7 @@ import numpy as np
 
 from local_group.config import MIB
 
-WARM_UP: Final = 1 / 6
+WARM_UP: Final = 1 / 3
 """Of what is looked at, the first part: caches and pools fill, modules are loaded."""
 BINS: Final = 50
 """Stretches of equal length, each of which counts with its median: a peak is no growth."""

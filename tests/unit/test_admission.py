@@ -56,6 +56,7 @@ class Setup:
         admit: Admit = "always",
         dear: Collection[str] = (),
         defer: float = 0.0,
+        foreign_max: int = 100,
     ) -> None:
         self.busy = True
         self.waits = threading.Event()
@@ -69,7 +70,7 @@ class Setup:
             ),
         )
         self.journal = Journal(tmp_path, 1 << 20)
-        self.ledger = Ledger(self.holdings, self.journal)
+        self.ledger = Ledger(self.holdings, self.journal, foreign_max=foreign_max)
         self.store = FakeStore(tmp_path, status)
         self.errors: list[str] = []
         self.admission = Admission(
@@ -186,11 +187,8 @@ async def test_other_bytes_under_the_key_of_a_pulled_block_are_our_own(tmp_path:
     assert held.digest == b"e" * 16
 
 
-async def test_at_the_limit_the_oldest_pulled_blocks_are_forgotten(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(ledger_module, "FOREIGN_MAX", 4)
-    async with Setup(tmp_path) as setup:
+async def test_at_the_limit_the_oldest_pulled_blocks_are_forgotten(tmp_path: Path) -> None:
+    async with Setup(tmp_path, foreign_max=4) as setup:
         setup.task.cancel()
         for key in "abcde":
             setup.admission.landed(block(key))

@@ -173,6 +173,8 @@ def test_what_was_taken_is_remembered_for_a_while_and_up_to_a_limit() -> None:
     assert not taken.same("b", None)
     now = TAKEN_SECONDS + 0.1
     assert not taken.same("d", b"d")
+    taken.note("e", b"d")
+    assert len(taken) == 1, "what is of no use any more takes no memory"
 
 
 def test_what_nobody_has_any_more_is_written_as_new(bench: Bench) -> None:

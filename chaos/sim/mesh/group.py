@@ -252,7 +252,11 @@ class SimGateway:
         self.store = SimStore(group.mooncake, random.Random(), config.limits.bounce_bytes)
         self.journal = Journal(config.journal_dir, config.limits.journal_bytes_max)
         self.ledger = NotedLedger(
-            self.holdings, self.journal, imported=member.sharing.all_imported, alone=True
+            self.holdings,
+            self.journal,
+            imported=member.sharing.all_imported,
+            foreign_max=config.limits.foreign_blocks,
+            alone=True,
         )
         self.ledger.on_pulled = partial(group.world.truth.landed, group.name)
         self.side: EngineSide | None = None
