@@ -40,6 +40,7 @@ def _topology(topology: Topology) -> str | None:
         if shutil.which("taskset") is None:
             return "it needs taskset (apt-get install util-linux)"
         missing = {core for cores in topology.cores.values() for core in cores}
+        missing |= set(topology.runner_cores)
         missing -= os.sched_getaffinity(0)
         if missing:
             return f"this process may not use core {', '.join(map(str, sorted(missing)))}"

@@ -56,6 +56,9 @@ class Topology(Section):
     """Whether all groups send their spans to a collector."""
     cores: dict[GroupName, Annotated[tuple[int, ...], Field(strict=False, min_length=1)]] = {}
     """Group to the cores that its processes and its engine may use; all without."""
+    runner_cores: Annotated[tuple[int, ...], Field(strict=False)] = ()
+    """Cores that this process and what it breaks things with stay on, where all groups have cores of their
+    own: so that making a fault takes nothing from a group that is beside it."""
 
     @model_validator(mode="after")
     def _names(self) -> Topology:
@@ -67,6 +70,8 @@ class Topology(Section):
             check_namespaces(namespaces, f"the place {name!r}")
         for name in self.cores:
             check_one_of(name, self.groups, "cores")
+        if self.runner_cores and set(self.cores) != set(self.groups):
+            raise ValueError("runner_cores: each group needs cores of its own")
         return self
 
     @property

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import shutil
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -36,6 +37,8 @@ class Site:
         """Group to the process that its disk is shown by."""
         self.collectors: list[Helper] = []
         """One a group, where it listens: in namespaces each has a loopback of its own."""
+        self._cores: set[int] = set()
+        """That this process had before."""
 
     async def up(self) -> None:
         """Makes disks and clocks, once the folders of the groups are there.
@@ -43,6 +46,9 @@ class Site:
         Raises:
             ChaosError: one cannot be made.
         """
+        if self._topology.runner_cores:
+            self._cores = os.sched_getaffinity(0)
+            os.sched_setaffinity(0, self._topology.runner_cores)
         for name in self._topology.groups:
             if self._topology.disk == "own":
                 disks.mount(self.data(name))
@@ -102,6 +108,8 @@ class Site:
             await helper.stop()
         self.faulty = {}
         disks.unmount_below(self._folder)
+        if self._cores:
+            os.sched_setaffinity(0, self._cores)
 
     def data(self, name: str) -> Path:
         """The `data_dir` of a group."""
