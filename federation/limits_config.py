@@ -122,7 +122,7 @@ class Limits(BaseModel):
     """Blocks of this group that are tracked. Above: the rest is not offered to peers. Each takes 40 bytes of
     memory in the gateway, and 50 in the process that serves peers."""
     foreign_blocks: Annotated[int, _count(1024, 100_000_000)] = FOREIGN_BLOCKS
-    """Pulled blocks that stay known as a peer's although they are not (or no longer) in the pool, at most;
+    """Blocks pulled that stay known as a peer's although they are not (or no longer) in the pool, at most;
     half as many at least. One of before that an engine writes back is taken for its own. 40 bytes each."""
     log_entries: Annotated[int, _count(1024, 262_144)] = 262_144
     """Changes in a holdings log. A peer that is further behind takes a new snapshot."""
