@@ -18,8 +18,8 @@ from federation.transfer.frames import HEADER_BYTES, Encoder
 BLOCK_BYTES = 4096
 MESSAGE_BYTES = 1 << 18
 DRIP_S = 1.0
-SLUGGISH_S = 0.35
-"""How long a sluggish peer takes for any answer."""
+LATE_S = {Answer.SLUGGISH: 0.35, Answer.TARDY: 0.1}
+"""How long they take for any answer."""
 HUGE_BYTES = 1 << 20
 """Where there is room for as much, a block is as large as the room."""
 PATCHES = 4
@@ -212,8 +212,8 @@ async def answer(
         for message in MESSAGES[how](fingerprint, keys, content):
             yield message
         return
-    if how is Answer.SLUGGISH:
-        await asyncio.sleep(SLUGGISH_S)
+    if how in LATE_S:
+        await asyncio.sleep(LATE_S[how])
         for message in _honest(fingerprint, keys, content):
             yield message
         return

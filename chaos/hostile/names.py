@@ -38,6 +38,8 @@ class Answer(str, enum.Enum):
     """Sends a byte a second."""
     SLUGGISH = "sluggish"
     """The honest answer, whole and late."""
+    TARDY = "tardy"
+    """The same, late enough to be nobody's first choice and no more."""
     PATCHY = "patchy"
     """Lacks some of what it claims."""
     HUGE = "huge"

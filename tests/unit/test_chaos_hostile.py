@@ -17,8 +17,8 @@ import pytest
 from chaos.hostile import peer
 from chaos.hostile.answers import (
     HUGE_BYTES,
+    LATE_S,
     MESSAGES,
-    SLUGGISH_S,
     answer,
     honest_block,
     load_content,
@@ -118,11 +118,12 @@ async def test_huge_blocks_are_as_large_as_the_room_and_no_larger() -> None:
     assert all(map(fits, good))
 
 
-async def test_a_sluggish_answer_is_the_honest_one_and_late() -> None:
-    messages = answer(Answer.SLUGGISH, FINGERPRINT, KEYS, CONTENT)
+@pytest.mark.parametrize("how", LATE_S)
+async def test_a_late_answer_is_the_honest_one(how: Answer) -> None:
+    messages = answer(how, FINGERPRINT, KEYS, CONTENT)
     began = asyncio.get_running_loop().time()
     assert [m async for m in messages] == MESSAGES[Answer.HONEST](FINGERPRINT, KEYS, CONTENT)
-    assert asyncio.get_running_loop().time() - began >= SLUGGISH_S
+    assert asyncio.get_running_loop().time() - began >= LATE_S[how]
 
 
 def test_a_wrong_length_fits_its_digest() -> None:
