@@ -9,6 +9,8 @@ MESSAGES_BYTES_MAX: Final = 32 << 20
 """What is at most as large comes out of memory that is kept. glibc takes no more."""
 KEPT_BYTES: Final = 64 << 20
 """Free memory that is kept at the end of a heap, unless the caller says otherwise."""
+SERVING_KEPT_BYTES: Final = 16 << 20
+"""The same in a serving process: less, for what peers do there counts against `serving_memory`."""
 _M_TRIM_THRESHOLD: Final = -1
 _M_MMAP_THRESHOLD: Final = -3
 

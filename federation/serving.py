@@ -24,7 +24,7 @@ from dataclasses import asdict
 from typing import Any
 
 from federation import telemetry
-from federation.allocator import keep_memory_of_messages
+from federation.allocator import SERVING_KEPT_BYTES, keep_memory_of_messages
 from federation.config import Limits
 from federation.counters import counters
 from federation.endpoints import Endpoints
@@ -61,10 +61,6 @@ log = logging.getLogger("moonmesh.serving")
 RESERVED_BYTES = 768 * 1024 * 1024
 """Memory that is asked for and never touched (thread stacks, allocator arenas): measured 500 MiB. It is
 added to `serving_memory` where the kernel counts what is asked for."""
-
-KEPT_BYTES = 16 * 1024 * 1024
-"""Free memory that is kept for messages at the end of each heap: less than a gateway's, for what peers do
-here counts against `serving_memory`."""
 
 
 class Serving:
@@ -277,7 +273,7 @@ def main() -> int:
             return 0
         setup = read_setup(first.setup)
         restrict(setup.group.limits)
-        keep_memory_of_messages(KEPT_BYTES)
+        keep_memory_of_messages(SERVING_KEPT_BYTES)
         workers = setup.group.serving.workers
         leases = LeaseBook(book, setup.callers, setup.worker, workers)
         os.close(book)

@@ -27,6 +27,7 @@ from chaos.invariants.parameters import (
 )
 from chaos.invariants.verdict import Verdict
 from chaos.record import Record
+from federation.allocator import SERVING_KEPT_BYTES
 from federation.codes import RPC_FAIL, RPC_TIMEOUT
 from federation.config import Limits
 from local_group.config import MIB, parse_size
@@ -175,10 +176,12 @@ def cap_bytes(limits: dict[str, Any], serving: int = 1, pulling: int = 0) -> int
 
     Args:
         serving, pulling: processes that it has for each. A further one that serves has bounce buffers of its
-            own, and staging counts as memory of each that pulls.
+            own, and staging counts as memory of each that pulls. One that serves keeps free memory for
+            messages besides.
     """
     staging, bounce = _limit(limits, "staging_bytes"), _limit(limits, "bounce_bytes")
-    return (1 + pulling) * staging + serving * bounce + _limit(limits, "views_bytes")
+    served = serving * (bounce + SERVING_KEPT_BYTES)
+    return (1 + pulling) * staging + served + _limit(limits, "views_bytes")
 
 
 def _bounded(record: Record, p: Bounded, limits: dict[str, Any]) -> Verdict:

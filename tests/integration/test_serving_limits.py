@@ -12,9 +12,10 @@ import grpc
 import psutil
 import pytest
 
+from federation.allocator import SERVING_KEPT_BYTES
 from federation.identity import Fingerprint
 from federation.limits_config import SERVING_BYTES_PER_BLOCK
-from federation.serving import KEPT_BYTES, RESERVED_BYTES
+from federation.serving import RESERVED_BYTES
 from federation.transfer.losses import LOST_BLOCKS_MIN
 from moonmesh.v1 import engine_pb2
 from tests.support.federation import FINGERPRINT, Federation, read, write
@@ -164,7 +165,7 @@ def test_all_blocks_that_are_tracked_fit_whatever_their_keys(tight: Federation) 
     assert tight.status("east")["holdings"]["refused"] >= 1000
     assert now["rss_bytes"] < config.limits.serving_memory
     # What messages took is kept for the next ones, and is no block's.
-    grown = now["rss_bytes"] - before["rss_bytes"] - FIRST_WORK_BYTES - KEPT_BYTES
+    grown = now["rss_bytes"] - before["rss_bytes"] - FIRST_WORK_BYTES - SERVING_KEPT_BYTES
     each = grown / (room - before["blocks"])
     print(f"{before['rss_bytes'] >> 20} MiB, then {now['rss_bytes'] >> 20} MiB: {each:.0f} a block")
     assert each < SERVING_BYTES_PER_BLOCK

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from federation.serving import KEPT_BYTES
+from federation.allocator import SERVING_KEPT_BYTES
 
 PAGES_OF_A_MIB = 256
 
@@ -32,7 +32,7 @@ print(faults / (50 * 16))
 
 
 def _faults_a_message(how: str) -> float:
-    command = [sys.executable, "-c", PROGRAM, how, str(KEPT_BYTES)]
+    command = [sys.executable, "-c", PROGRAM, how, str(SERVING_KEPT_BYTES)]
     return float(subprocess.run(command, check=True, capture_output=True, timeout=60).stdout)
 
 

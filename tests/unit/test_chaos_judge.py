@@ -92,7 +92,7 @@ def test_memory_may_grow_by_what_the_limits_allow_and_a_tenth() -> None:
 
 def test_further_processes_have_memory_of_their_own() -> None:
     one = cap_bytes(BASE_LIMITS)
-    assert cap_bytes(BASE_LIMITS, serving=2) == one + 32 * MIB, "its bounce buffers"
+    assert cap_bytes(BASE_LIMITS, serving=2) == one + (32 + 16) * MIB, "bounce buffers, kept memory"
     assert cap_bytes(BASE_LIMITS, pulling=2) == one + 2 * 64 * MIB, "staging, which each has mapped"
 
 
