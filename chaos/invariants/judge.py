@@ -98,6 +98,7 @@ def _wrong_bytes(record: Record, p: Bytes) -> Verdict:
                 f"of {verified / MIB:.0f} MiB verified",
                 *([] if enough else [f"fewer than {p.verified_mib:g} MiB prove nothing"]),
                 *(text for _, totals in record.totals() for text in totals.wrong[:3]),
+                *(text for _, found in record.audits() for text in found.wrong[:3]),
             ]
         ),
     )

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from chaos.load.memory import Memory
+from chaos.load.mixups import mixup
 from chaos.load.spec import Audit
 from federation.bench.engine import NOT_FOUND
 from federation.bench.workload import BlockBytes
@@ -34,7 +35,7 @@ def audit(
         for start in range(0, len(keys), AUDIT_BATCH):
             batch = list(keys[start : start + AUDIT_BATCH])
             seconds = AUDIT_S if again else 0.0
-            _batch(store, blocks, batch, acknowledged, memory, found, seconds)
+            _batch(store, blocks, batch, stored, acknowledged, memory, found, seconds)
     return found
 
 
@@ -42,6 +43,7 @@ def _batch(
     store: Any,
     blocks: BlockBytes,
     keys: list[str],
+    written: Sequence[str],
     acknowledged: bool,
     memory: Memory,
     found: Audit,
@@ -64,7 +66,11 @@ def _batch(
     for i, (key, result) in enumerate(zip(keys, results, strict=True)):
         if result >= 0:
             found.verified_bytes += blocks.size
-            found.wrong_bytes += blocks.wrong_bytes([key], memory.rows[i : i + 1])
+            differ = blocks.wrong_bytes([key], memory.rows[i : i + 1])
+            found.wrong_bytes += differ
+            if differ and len(found.wrong) < EXAMPLES:
+                what = f"audit {key} ({tiers[i]})"
+                found.wrong.append(mixup(what, blocks, memory.rows[i], keys, written))
         if not acknowledged or (result >= 0 and tiers[i] == "local"):
             continue
         if result >= 0 or (result == NOT_FOUND and looked):

@@ -22,6 +22,7 @@ import numpy.typing as npt
 from chaos.load.auditing import audit
 from chaos.load.keys import chain
 from chaos.load.memory import Memory
+from chaos.load.mixups import LOOKED_AT, mixup
 from chaos.load.replayed import CHAIN_BLOCKS, Replayed
 from chaos.load.spec import Audit, LoadSpec, Sample, Totals
 from chaos.load.watch import ControlThread
@@ -32,8 +33,6 @@ ERRORS_MAX = 32
 EXISTS_WAIT_MS = 20
 EXISTS_BLOCKS = 4
 TRACE_THREADS = 2
-STORED_LOOKED_AT = 5000
-"""Of the blocks that this engine has written, for whose bytes were given in the place of others."""
 SAMPLES_MAX = 100_000
 """Samples that wait to be fetched; a runner that hangs does not fill this process."""
 PREPARED_AT_ONCE = 32
@@ -323,14 +322,12 @@ class Load:
         self, what: str, blocks: BlockBytes, row: npt.NDArray[np.uint8], keys: Sequence[str]
     ) -> None:
         """Notes what was given in the place of a block."""
-        now = f"at {time.monotonic():.3f}"
         with self._lock:
-            known = [*keys, *self._stored[-STORED_LOOKED_AT:]]
-        whose = next((k for k in known if not blocks.wrong_bytes([k], row[None])), None)
-        given = f"the bytes of {whose}" if whose else f"{row[:16].tobytes().hex()}..."
+            stored = self._stored[-LOOKED_AT:]
+        text = mixup(what, blocks, row, keys, stored)
         with self._lock:
             if len(self._totals.wrong) < ERRORS_MAX:
-                self._totals.wrong.append(f"{what} {now}: {given}")
+                self._totals.wrong.append(text)
 
     def _put(
         self, keys: list[str], memory: Memory, deadline_ms: int, *, sample: bool = True

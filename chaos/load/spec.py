@@ -115,5 +115,7 @@ class Audit(BaseModel):
     unread: int = 0
     """Acknowledged, and could not be asked for in time."""
     wrong_bytes: int = 0
+    wrong: list[str] = []
+    """What was given in the place of blocks: the first few."""
     verified_bytes: int = 0
     examples: list[str] = []

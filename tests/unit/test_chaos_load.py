@@ -194,6 +194,18 @@ def test_a_block_that_only_a_peer_has_is_lost_too() -> None:
     assert audit.lost == 1
 
 
+def test_an_audit_says_whose_bytes_were_in_the_place_of_a_block() -> None:
+    store = Store()
+    one, other = chain("t", "west", 8, 4)[:2]
+    with loaded(store) as load:
+        store.blocks[one] = store.blocks[other]
+        found = load.audit()
+    assert found.wrong_bytes > 0
+    (said,) = found.wrong
+    assert said.startswith(f"audit {one} (local) at ")
+    assert said.endswith(f": the bytes of {other}")
+
+
 def test_refused_puts_are_codes_and_nothing_is_lost() -> None:
     store = Store()
     with loaded(store) as load:
