@@ -61,6 +61,7 @@ class Leading:
         self._known: Leader | None = None
         self._newest = 0
         self._leaderless_since: float | None = None
+        self._told: set[str] = set()
 
     @property
     def epoch(self) -> int:
@@ -245,7 +246,15 @@ class Leading:
         """
         if self._term is None:
             raise Fenced("this gateway does not lead its group")
-        await self._coordination.put(key, value, self._term)
+        term = self._term
+        await self._coordination.put(key, value, term)
+        if term is self._term:
+            self._told.add(key)
+
+    @property
+    def told(self) -> list[str]:
+        """What it has published in this term."""
+        return sorted(self._told)
 
     async def published(self, key: str) -> bytes | None:
         """What a leader has published.
@@ -273,6 +282,7 @@ class Leading:
 
     def _won(self, term: Term) -> None:
         self._term = term
+        self._told.clear()
         self._known = self._leaderless_since = None
         counters.add("moonmesh_terms_total")
 

@@ -191,10 +191,11 @@ class PoolWatch:
         self._published: Told | None = None
 
     async def run(self) -> None:
-        """Looks every `LOOK_S`, until it is cancelled."""
+        """Looks every `LOOK_S`, until it is cancelled: at first at once, so that a leader is not gone before
+        others know its pool."""
         while True:
-            await asyncio.sleep(LOOK_S)
             await self.look()
+            await asyncio.sleep(LOOK_S)
 
     async def look(self) -> None:
         """Once."""

@@ -183,6 +183,7 @@ class StatusReport:
             "member": terms.member,
             "leader": None if known is None else asdict(known),
             "barred": terms.barred,
+            "told": terms.told,
             "followers": self._group.followers,
             "following": self._follower.status() if self._follower else None,
         }

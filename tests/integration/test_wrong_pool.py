@@ -10,7 +10,7 @@ from typing import Any
 import psutil
 import pytest
 
-from federation.pool import LOOK_S
+from federation.pool import LOOK_S, POOL_KEY
 from tests.support.federation import Federation, read, write
 from tests.support.groups import RunningGroup, moonmesh
 from tests.support.wait import wait_for
@@ -165,8 +165,7 @@ def test_a_place_that_starts_while_all_others_are_gone_leads_with_another_pool_o
 
 
 def pool_published(federation: Federation) -> bool:
-    """Two looks after it leads: it says which pool the group has."""
-    return float(federation.status(RIGHT)["uptime_s"]) > 2 * LOOK_S
+    return POOL_KEY in leading(federation, RIGHT)["told"]
 
 
 def problems(federation: Federation) -> list[str]:
