@@ -61,7 +61,7 @@ def soak_dict(outcome: Outcome, seed: int, rate: float, trends: Sequence[Trend],
 
 
 def _worst(trends: Sequence[Trend], figure: str) -> float | None:
-    shares = [max(0.0, t.growth) / t.allowed for t in trends if t.figure == figure]
+    shares = [t.share for t in trends if t.figure == figure]
     return round(max(shares), 3) if shares else None
 
 

@@ -50,9 +50,15 @@ class Trend:
         return max(self.noise, UNIT[self.figure])
 
     @property
+    def share(self) -> float:
+        """Of what is allowed, in whole units: the line through one thread more is a little steeper."""
+        unit = UNIT[self.figure]
+        return max(0.0, round(self.growth / unit) * unit) / self.allowed
+
+    @property
     def held(self) -> bool:
         """Whether there is none beyond the noise."""
-        return self.growth <= self.allowed
+        return self.share <= 1
 
 
 def trend(

@@ -95,9 +95,15 @@ def test_a_descriptor_a_quarter_of_an_hour_is_a_trend() -> None:
     assert not found.held
 
 
-def test_one_descriptor_more_is_none() -> None:
-    found = told("descriptors", [40 + (t > 1800) for t in HOUR])
-    assert found.held
+@pytest.mark.parametrize("at", range(1300, 3600, 200))
+def test_one_descriptor_more_is_none_whenever_it_comes(at: int) -> None:
+    assert told("descriptors", [40 + (t > at) for t in HOUR]).held
+
+
+def test_two_descriptors_more_are_one() -> None:
+    found = told("descriptors", [40 + (t > 1900) + (t > 2700) for t in HOUR])
+    assert not found.held
+    assert found.share > 1
 
 
 def test_what_fills_in_the_first_minutes_is_no_growth() -> None:
