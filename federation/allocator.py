@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 from typing import Final
 
@@ -11,6 +12,9 @@ KEPT_BYTES: Final = 64 << 20
 """Free memory that is kept at the end of a heap, unless the caller says otherwise."""
 SERVING_KEPT_BYTES: Final = 16 << 20
 """The same in a serving process: less, for what peers do there counts against `serving_memory`."""
+GIVE_BACK_SECONDS: Final = 300.0
+"""Between two times that free memory is given back: a few ms in a thread, and page faults where it is used
+again."""
 _M_TRIM_THRESHOLD: Final = -1
 _M_MMAP_THRESHOLD: Final = -3
 
@@ -26,3 +30,18 @@ def keep_memory_of_messages(kept_bytes: int = KEPT_BYTES) -> None:
     if mallopt is not None:
         mallopt(_M_MMAP_THRESHOLD, MESSAGES_BYTES_MAX)
         mallopt(_M_TRIM_THRESHOLD, kept_bytes)
+
+
+def give_back_free_memory() -> None:
+    """To the system: what a peak took, in any heap, is not kept for ever. glibc gives back by itself what is
+    free at the end of a heap, and not what lies between."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
+
+
+async def give_back_now_and_then() -> None:
+    """`give_back_free_memory` every `GIVE_BACK_SECONDS`, until it is cancelled."""
+    while True:
+        await asyncio.sleep(GIVE_BACK_SECONDS)
+        await asyncio.to_thread(give_back_free_memory)

@@ -10,6 +10,7 @@ import time
 from collections.abc import Sequence
 
 from federation.admin_service import AdminService
+from federation.allocator import give_back_now_and_then
 from federation.background import Background
 from federation.config import GroupFile
 from federation.endpoints import Endpoints, inner_credentials
@@ -243,6 +244,7 @@ class Gateway:
                 )
             start(side.admission.run())
             start(self._housekeeping(staging, store))
+            start(give_back_now_and_then())
             start(listings.run(self._lost))
             start(GivingBack(self._copies, removal, admin).run())
             start(self._switchboard.watch())

@@ -13,6 +13,7 @@ from chaos.load.engine import Load
 from chaos.load.keys import DEMO, ENVELOPES, GUEST, contents
 from chaos.load.replayed import Replayed
 from chaos.load.spec import EngineSpec, LoadSpec
+from federation.allocator import give_back_free_memory
 from federation.bench.engine import ReplayStore
 from federation.bench.engine_process import open_federated
 
@@ -94,6 +95,8 @@ class Engine:
         if spec.trace_rate and self._replayed is None:
             # For all runs of this process: each goes on in the trace where the last one ended.
             self._replayed = Replayed(spec.trace, spec.trace_groups, self._spec.group)
+        self._load = None
+        give_back_free_memory()  # what loads take and leave is not what is looked at
         self._load = Load(
             spec,
             self._spec.group,

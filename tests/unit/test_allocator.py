@@ -40,3 +40,25 @@ def _faults_a_message(how: str) -> float:
 def test_messages_come_out_of_memory_that_is_kept() -> None:
     assert _faults_a_message("kept") < 0.02 * PAGES_OF_A_MIB
     assert _faults_a_message("as it comes") > 0.2 * PAGES_OF_A_MIB, "nothing is gained by it"
+
+
+PEAK = """
+import os, psutil
+from federation.allocator import give_back_free_memory, keep_memory_of_messages
+
+keep_memory_of_messages()
+blocks = [b"x" * (1 << 18) for _ in range(256)]
+peak = psutil.Process().memory_info().rss
+del blocks[:-1]  # the last one is at the end: glibc gives nothing back
+before = psutil.Process().memory_info().rss
+give_back_free_memory()
+print(peak - before, before - psutil.Process().memory_info().rss)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="of glibc alone")
+def test_what_a_peak_took_is_given_back_when_told() -> None:
+    ran = subprocess.run([sys.executable, "-c", PEAK], check=True, capture_output=True, timeout=60)
+    kept, given_back = map(int, ran.stdout.split())
+    assert kept < 16 << 20, "nothing has to be told"
+    assert given_back > 48 << 20
