@@ -61,7 +61,7 @@ class ConsoleProgress:
         self._name = ""
         word, style = ("held", "green") if result.held else ("BROKEN", "bold red")
         if result.error:
-            word = "NOT RUN"
+            word = "not finished" if result.interrupted else "NOT RUN"
         if result.skipped:
             word, style = "not run", "yellow"
         at = time.monotonic() - self._began
