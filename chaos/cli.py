@@ -377,7 +377,7 @@ def _agree(console: Console, group: str, planned: Sequence[Planned], yes: bool) 
     console.print(
         "Beside it an engine writes and reads blocks of its own, and a second one reads them too (some "
         "10 MiB each time, in a namespace that no peer shares). Nothing else is touched; whatever is "
-        "switched off is switched on again."
+        "switched off is switched on again, unless this is killed."
     )
     if not yes and not (sys.stdin.isatty() and typer.confirm("Do it?")):
         raise UsageError("nothing was done", hint="say --yes")
