@@ -66,6 +66,6 @@ class ConsoleProgress:
             word, style = "not run", "yellow"
         at = time.monotonic() - self._began
         line = Text.assemble(
-            f"{at:6.1f} s  ", (f"{word:8}", style), f"{result.name} ({result.seconds:.1f} s)"
+            f"{at:6.1f} s  ", (f"{word:7} ", style), f"{result.name} ({result.seconds:.1f} s)"
         )
         self._console.print(line)
