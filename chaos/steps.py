@@ -181,7 +181,7 @@ class Apply(_Step):
     do: Literal["apply"]
     group: GroupName
     peer: GroupName
-    """Whose key is another group's in it."""
+    """Whose key is nobody's in it."""
 
     @model_validator(mode="after")
     def _two_groups(self) -> Apply:
