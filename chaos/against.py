@@ -237,6 +237,7 @@ class Against(Runner):
         place.mkdir()
         stage = Standing(self._path, topology, place, self._progress.say)
         try:
+            run.notes_orders(load_group(self._path).data_dir)
             await stage.up(self._stop)
         except BaseException as error:
             await asyncio.shield(asyncio.ensure_future(self._down(stage)))

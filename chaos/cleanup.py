@@ -11,7 +11,7 @@ import os
 import shutil
 import stat
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -21,6 +21,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from chaos.errors import ChaosError
 from chaos.faults.disks import unmount_below
 from chaos.network.tools import NAMED, PREFIX, named_of, remove
+from federation.errors import MoonmeshError
+from federation.limits.orders import Orders
+from federation.order_file import OrderFile
 from local_group.state import ProcessId, kill_all
 
 MARK = "MOONMESH_CHAOS_RUN"
@@ -43,6 +46,8 @@ class RunFile(BaseModel):
     folders: tuple[str, ...]
     namespaces: tuple[str, ...] = ()
     """Names of network namespaces."""
+    orders: dict[str, str] = {}
+    """What was switched off before the run in groups that others run: `data_dir` to `Orders.encode`."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +62,9 @@ class Found:
     """Network namespaces."""
     kept: tuple[str, ...] = ()
     """Those of them that could not be removed."""
+    orders: tuple[str, ...] = ()
+    """Of groups that others run, what is switched off there and was not before it. It is told, and left: who
+    runs the group may want it so by now."""
 
 
 def runs_folder() -> Path:
@@ -100,6 +108,7 @@ class Run:
         self._file = self._runs / f"{self.id}.json"
         self._folders: list[str] = []
         self._namespaces: list[str] = []
+        self._orders: dict[str, str] = {}
         self._left: list[str] = []
 
     def __enter__(self) -> Run:
@@ -122,6 +131,15 @@ class Run:
         self._namespaces += names
         self._write()
 
+    def notes_orders(self, data_dir: Path) -> None:
+        """Remembers what is switched off in a group that is not the run's, before anything is.
+
+        Raises:
+            OrderError: it cannot be read.
+        """
+        self._orders[str(data_dir)] = OrderFile(data_dir).read().encode().decode()
+        self._write()
+
     def end(self) -> list[str]:
         """Ends every process of the run and removes its network namespaces; what is left."""
         survivors = kill_all(marked(self.id), KILL_S)
@@ -136,6 +154,7 @@ class Run:
             runner=self._runner,
             folders=tuple(self._folders),
             namespaces=tuple(self._namespaces),
+            orders=self._orders,
         )
         temporary = self._file.with_suffix(".tmp")
         temporary.write_text(record.model_dump_json())
@@ -172,8 +191,24 @@ def clean_up(folder: Path | None = None) -> list[Found]:
         if not survivors and not kept:
             with contextlib.suppress(OSError):
                 file.unlink()
-        found.append(Found(record.run, len(left), len(survivors), len(named), tuple(kept)))
+        orders = tuple(_other_orders(record.orders))
+        found.append(Found(record.run, len(left), len(survivors), len(named), tuple(kept), orders))
     return found
+
+
+def _other_orders(before: Mapping[str, str]) -> Iterator[str]:
+    """What is switched off now, where that is not what was."""
+    for data_dir, text in before.items():
+        with contextlib.suppress(ValueError, MoonmeshError):
+            was, now = Orders.decode(text.encode()), OrderFile(Path(data_dir)).read()
+            if (was.off, was.peers) != (now.off, now.peers):
+                yield f"{data_dir}: switched off is {_in_words(now)}, and before it {_in_words(was)}"
+
+
+def _in_words(orders: Orders) -> str:
+    off = ["the federation"] if orders.off else []
+    off += [f"{peer} ({order.value})" for peer, order in sorted(orders.peers.items())]
+    return ", ".join(off) or "nothing"
 
 
 def _read_own(file: Path) -> bytes:

@@ -372,7 +372,8 @@ def _agree(console: Console, group: str, planned: Sequence[Planned], yes: bool) 
         console.print(f"  {item.scenario.name}: {item.scenario.summary}", markup=False)
     console.print(
         "Beside it an engine writes and reads blocks of its own (some 10 MiB each time, in a namespace "
-        "that no peer shares). Nothing else is touched; whatever is switched off is switched on again."
+        "that no peer shares). Nothing else is touched; whatever is switched off is switched on again, "
+        "unless this is killed."
     )
     if not yes and not (sys.stdin.isatty() and typer.confirm("Do it?")):
         raise UsageError("nothing was done", hint="say --yes")

@@ -169,6 +169,8 @@ class Runner:
                 f"{found.processes} processes, {found.survivors} of them could not be ended; "
                 f"{found.namespaces} network namespaces, {len(found.kept)} could not be removed"
             )
+            for said in found.orders:
+                self._progress.say(f"  {said}: `federation on`, `peer resume` take it back")
         loop = asyncio.get_running_loop()
         work = asyncio.create_task(self._run())
 

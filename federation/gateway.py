@@ -112,7 +112,7 @@ class Gateway:
         config, serving = self._config, None
         leading = self._leading
         self._switchboard.load(self._guards)
-        on_trial = self._trials.run(lambda: self._peers.alive() if self._peers else ())
+        on_trial = self._trials.run(lambda: self._peers.reached() if self._peers else ())
         self._background.start(on_trial)
         admin = AdminClient(config.admin_url, ADMIN_SECONDS)
         pool = None

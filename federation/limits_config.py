@@ -123,7 +123,7 @@ class Limits(BaseModel):
     memory in the gateway, and 50 in the process that serves peers."""
     foreign_blocks: Annotated[int, _count(1024, 100_000_000)] = FOREIGN_BLOCKS
     """Blocks pulled that stay known as a peer's although they are not (or no longer) in the pool, at most;
-    half as many at least. One of before that an engine writes back is taken for its own. 40 bytes each."""
+    half as many at least. An older one that an engine writes back is taken for its own. 40 bytes each."""
     log_entries: Annotated[int, _count(1024, 262_144)] = 262_144
     """Changes in a holdings log. A peer that is further behind takes a new snapshot."""
     listing_interval_ms: Annotated[int, _count(100, 3_600_000)] = 30_000

@@ -242,6 +242,7 @@ class StatusReport:
                     },
                     "heard_ago_s": (None if peer.heard_ago is None else round(peer.heard_ago, 3)),
                     "link": None if peer.link is None else peer.link.value,
+                    "answers": peer.name not in side.sessions.unanswered,
                     "pullable": peer.pullable,
                     "quarantine": _quarantine(peer.quarantine, now),
                     "witnesses": list(peer.witnesses),

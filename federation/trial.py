@@ -25,7 +25,7 @@ TRIAL_SECONDS: Final = 60.0
 READY_SECONDS: Final = 30.0
 """In which the gateway has to serve."""
 HEARD_SECONDS: Final = 20.0
-"""In which peers that were alive before have to be so again; later, how long one of them may be lost."""
+"""In which peers that were reached before have to be so again; later, how long one of them may be lost."""
 SETTLE_SECONDS: Final = 10.0
 """In which errors are not counted: connections are being made."""
 BEGUN_SECONDS: Final = 30.0
@@ -55,6 +55,12 @@ class TrialError(MoonmeshError):
     code = "MM325"
 
 
+class RefusedError(TrialError):
+    """It is not tried: nothing has changed."""
+
+    exit_code = 2
+
+
 @dataclass(frozen=True)
 class Trial:
     """One trial.
@@ -63,7 +69,7 @@ class Trial:
         path: of the peering.toml.
         before: its text before.
         wanted: SHA-256 of the new text.
-        alive: peers that were heard before, and that the new file has.
+        alive: peers that were heard, and answered, before, and that the new file has.
         error_rate: errors a second before.
         changed_at: seconds since 1970.
         started_at: seconds since 1970 when the gateway first read it; 0: it has not.
@@ -203,7 +209,7 @@ class Judge:
 
         Args:
             ready: whether the gateway serves.
-            alive: peers that are heard.
+            alive: peers that are heard, and that answer.
             errors: so far, of `ERRORS`.
         """
         self._ready |= ready
@@ -215,7 +221,7 @@ class Judge:
                 self._heard_at[peer] = now
         lost = [peer for peer, at in self._heard_at.items() if now - at >= HEARD_SECONDS]
         if lost:
-            return f"not heard any more: {', '.join(sorted(lost))}"
+            return f"not heard, or not reached, any more: {', '.join(sorted(lost))}"
         if now - self._began >= SETTLE_SECONDS and self._errors is None:
             self._errors = (now, errors)
         if self._errors is not None:

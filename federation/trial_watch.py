@@ -38,7 +38,7 @@ class TrialWatch:
         """Returns when it is decided: the file is kept, or what was there before is, and this process ends.
 
         Args:
-            alive: peers that are heard.
+            alive: peers that are heard, and that answer.
         """
         trial = self._file.latest
         if trial is None or trial.state != "trying":

@@ -42,6 +42,7 @@ from federation.bench.worker import Worker
 from federation.bench.workspace import Workspace
 from federation.config import Admit, GroupFile
 from federation.identity import stored_key
+from local_group.errors import MoonmeshError
 from local_group.scheduling import one_share
 
 OWNER, READER = "g0", "g1"
@@ -53,17 +54,16 @@ VIEW_S: Final = 30.0
 """Longest wait until the reader's gateway knows what was written."""
 
 
-def pull_report(options: PullBench, say: Say) -> tuple[Report, int]:
-    """Measures on two real groups of its own; the report, and the signal that ended it early.
-
-    Raises:
-        BenchError, WorkerError: if the groups do not start, or what is measured fails.
-    """
+def pull_report(options: PullBench, say: Say) -> tuple[Report, Outcome]:
+    """Measures on two real groups of its own; the report, of what was measured until something failed."""
     outcome = Outcome()
     report = Report("pull")
     with Workspace("pull", say) as space:
-        asyncio.run(_session(options, space.path, outcome, say))
-    report.interrupted = outcome.signal != 0
+        try:
+            asyncio.run(_session(options, space.path, outcome, say))
+        except MoonmeshError as error:
+            outcome.failed = error
+    report.interrupted = outcome.signal != 0 or outcome.failed is not None
     report.figures = figures(outcome, options.blocks, options.block_bytes)
     link = outcome.shaped.figures(options.shaped, options.pull_bytes)
     workers = outcome.workers.figures(options.block_bytes)
@@ -79,7 +79,7 @@ def pull_report(options: PullBench, say: Say) -> tuple[Report, int]:
         "byte, and a put at the reader where that is inside; each measured by itself in the same run.",
         "Processor time is that of all processes of both groups and of the engine; not of the writer.",
     ]
-    return report, outcome.signal
+    return report, outcome
 
 
 async def _session(options: PullBench, folder: Path, outcome: Outcome, say: Say) -> None:

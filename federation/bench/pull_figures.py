@@ -11,6 +11,7 @@ from federation.bench.cpu import total
 from federation.bench.pull_shaped import ShapedOutcome
 from federation.bench.report import Target
 from federation.bench.tally import quantile
+from local_group.errors import MoonmeshError
 
 COST_TARGET: Final = 1.15
 THROUGHPUT_TARGET: Final = 1.0
@@ -87,7 +88,7 @@ class WorkersOutcome:
 
 @dataclass
 class Outcome:
-    """All that was measured; the signal that ended it early, 0 for none."""
+    """All that was measured; what ended it early: a signal, 0 for none, or an error."""
 
     deferred: Measured = field(default_factory=Measured)
     inside: Measured = field(default_factory=Measured)
@@ -96,6 +97,7 @@ class Outcome:
     shaped: ShapedOutcome = field(default_factory=ShapedOutcome)
     workers: WorkersOutcome = field(default_factory=WorkersOutcome)
     signal: int = 0
+    failed: MoonmeshError | None = None
 
 
 def figures(outcome: Outcome, blocks: int, block_bytes: int) -> dict[str, Any]:

@@ -41,7 +41,7 @@ def apply(
     """
     from federation.config import load_group
     from federation.errors import UsageError
-    from federation.trial import FILE_BYTES_MAX, TrialError, TrialFile
+    from federation.trial import FILE_BYTES_MAX, RefusedError, TrialFile
     from federation.trial_keeper import end_gateway
 
     group = load_group(config)
@@ -56,17 +56,19 @@ def apply(
     if max(len(text.encode()), len(old.encode())) > FILE_BYTES_MAX:
         raise UsageError(f"above {FILE_BYTES_MAX} bytes", where=str(file))
     new = _checked(group, file, path)
+    trials = TrialFile(group.data_dir)
+    latest = trials.read()
+    if latest is not None and latest.state == "trying" and latest.started_at:
+        raise RefusedError(
+            "another file is on trial",
+            where=str(path),
+            hint="wait until it is decided: `moonmesh status` shows how it is",
+        )
     lines = list(difference(_old(path), new))
     for line in lines or ["nothing that matters changes"]:
         typer.echo(line)
     if text == old:
         return
-    trials = TrialFile(group.data_dir)
-    latest = trials.read()
-    if latest is not None and latest.state == "trying" and latest.started_at:
-        raise TrialError(
-            "another file is on trial", where=str(path), hint="`moonmesh status` shows how it is"
-        )
     trial = replace(_trial(group, path, old, text, new), seconds=seconds)
     trials.begin(trial, text)
     if not end_gateway(group):
@@ -109,12 +111,17 @@ def _said(values: tuple[Any, ...]) -> str:
 
 def _checked(group: GroupFile, file: Path, path: Path) -> Peering:
     """The new file as it would be in its place: with its credentials, and as group.toml needs it."""
+    from federation.errors import TrustError
     from federation.peering import load_peering
+    from federation.trial import RefusedError
     from federation.trust.credentials import load_credentials
 
     new = load_peering(file, folder=path.parent)
     new.check_against(group)
-    load_credentials(new.own.credentials, group.name, new.federation)
+    try:
+        load_credentials(new.own.credentials, group.name, new.federation)
+    except TrustError as error:
+        raise RefusedError(error.what, where=error.where, hint=error.hint) from error
     return new
 
 
@@ -142,7 +149,7 @@ def _trial(group: GroupFile, path: Path, old: str, text: str, new: Peering) -> T
         alive = [
             peer["name"]
             for peer in status.get("peers") or []
-            if peer["state"] == "alive" and peer["name"] in kept
+            if peer["state"] == "alive" and peer.get("answers", True) and peer["name"] in kept
         ]
     return Trial(str(path), old, digest_of(text), tuple(alive), rate, changed_at=time.time())
 

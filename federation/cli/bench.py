@@ -289,7 +289,7 @@ def pull(
     from federation.bench.report import check_writable
 
     check_writable(json_file)
-    report, signal = pull_report(
+    report, outcome = pull_report(
         PullBench(
             rounds=rounds,
             blocks=blocks,
@@ -301,7 +301,9 @@ def pull(
         ),
         _aside(),
     )
-    _show(report, json_file, signal)
+    _show(report, json_file, outcome.signal)  # also what was measured until something failed
+    if outcome.failed is not None:
+        raise outcome.failed
 
 
 @app.command()

@@ -95,6 +95,11 @@ class Sessions:
             link.on_silence = partial(self._unheard, name)
             link.on_room = self.answer
 
+    @property
+    def unanswered(self) -> Collection[str]:
+        """Peers of which no gateway answers our hellos, although we may hear theirs."""
+        return self._unanswered
+
     def note_positions(self, peer: str, positions: Iterable[peer_pb2.NamespacePosition]) -> None:
         """A hello says where the peer's logs stand: see `Subscriptions.note_positions`."""
         self._take_events()  # now, not at the next tick: it may be back

@@ -63,10 +63,11 @@ class PeerSide:
         self.sessions.hush()
         return self.gossip.greeting().message or peer_pb2.HelloReply(silent=True)
 
-    def alive(self) -> list[str]:
-        """Peers that are heard now."""
-        view = self.gossip.view(time.monotonic())
-        return [peer.name for peer in view.peers if peer.state is PeerState.ALIVE]
+    def reached(self) -> list[str]:
+        """Peers that are heard now, and that answer our hellos: one may hear those who dial it alone."""
+        peers = self.gossip.view(time.monotonic()).peers
+        heard = [peer.name for peer in peers if peer.state is PeerState.ALIVE]
+        return [name for name in heard if name not in self.sessions.unanswered]
 
     # For the command line
 

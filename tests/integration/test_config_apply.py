@@ -140,4 +140,23 @@ def test_one_that_loses_a_peer_is_taken_back_although_its_command_was_killed(
     assert peering(pair).read_text() == before
     wait_for(lambda: pair.peer("east", "west").get("state") == "alive", 30, "west to be heard")
     why = pair.status("east")["trial"]["why"]
-    assert "not heard any more: west" in why or "errors in" in why, why
+    assert "not heard, or not reached, any more: west" in why or "errors in" in why, why
+
+
+def test_a_wrong_address_is_found_out_although_the_peer_dials_us(pair: Federation) -> None:
+    before = peering(pair).read_text()
+    trials = TrialFile(pair.groups["east"].config.data_dir)
+    wait_for(lambda: pair.peer("east", "west").get("answers"), 30, "west to answer")
+    address = next(line for line in before.splitlines() if line.startswith("address = "))
+    file = changed(pair, address, 'address = "127.0.0.1:9"')
+    apply = ("config", "apply", file, "-c", pair.groups["east"].path, "--seconds", "10")
+    assert moonmesh(*apply, "--detach").returncode == 0
+    begun(pair, trials)
+    second = moonmesh(*apply)
+    assert (second.returncode, "another file is on trial" in second.stderr) == (2, True)
+    assert second.stdout == "", "it is not shown as if it were tried"
+    wait_for(lambda: pair.peer("east", "west").get("state") == "alive", 30, "west to be heard")
+    assert pair.peer("east", "west")["answers"] is False
+    wait_for(lambda: (t := trials.read()) and t.state == "rolled back", 60, "it to be taken back")
+    assert peering(pair).read_text() == before
+    assert "not reached, any more: west" in (trials.latest.why if trials.latest else "")

@@ -8,7 +8,9 @@ from typing import Any
 import psutil
 import pytest
 
+from federation.bench import pull
 from federation.bench.cpu import GroupProcesses, grown, total
+from federation.bench.engines import BenchError
 from federation.bench.pull_figures import (
     Measured,
     Outcome,
@@ -17,6 +19,7 @@ from federation.bench.pull_figures import (
     targets,
     workers_targets,
 )
+from federation.bench.pull_options import PullBench
 from federation.bench.pull_shaped import ShapedBench, ShapedOutcome, shaped_targets
 from federation.bench.worker import Work, Worker, WorkerError
 
@@ -136,3 +139,15 @@ def test_several_processes_are_compared_round_by_round() -> None:
     assert not target.met
     (target,) = workers_targets(WorkersOutcome().figures(1 << 20))
     assert target.met is None
+
+
+def test_what_was_measured_until_something_failed_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def breaks(options: PullBench, folder: Path, outcome: Outcome, say: object) -> None:
+        outcome.first_ms += [3.0, 5.0]
+        raise BenchError("no room", where="g1")
+
+    monkeypatch.setattr(pull, "_session", breaks)
+    report, outcome = pull.pull_report(PullBench(rounds=1), lambda _: None)
+    assert str(outcome.failed) == "g1: no room"
+    assert report.interrupted
+    assert report.figures["singles"] == 2

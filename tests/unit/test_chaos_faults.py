@@ -19,6 +19,8 @@ from chaos import cleanup
 from chaos.cleanup import MARK, Run, RunFile, clean_up, marked
 from chaos.errors import ChaosError
 from chaos.faults.proxy import Proxy
+from federation.limits.orders import Order
+from federation.order_file import OrderFile
 from local_group.state import ProcessId
 from tests.support.wait import wait_for
 
@@ -184,6 +186,26 @@ def test_what_a_killed_run_left_is_found_and_removed(runs: Path) -> None:
         finally:
             left.kill()
             other.kill()
+
+
+def test_what_a_killed_run_has_switched_off_is_told_and_left(runs: Path, tmp_path: Path) -> None:
+    theirs, same = tmp_path / "theirs", tmp_path / "same"
+    for place in (theirs, same):
+        place.mkdir()
+        OrderFile(place).change(lambda held: held.with_peer("west", Order.DRAINED, 1.0))
+    with Run(runs) as run:
+        run.notes_orders(theirs)
+        run.notes_orders(same)
+        (record,) = runs.glob("*.json")
+        left = json.loads(record.read_text()) | json.loads(record_of_killed("1-2"))
+        orders = json.loads(record.read_text())["orders"]
+    OrderFile(theirs).change(lambda held: held.with_federation(off=True, at=2.0))
+    (runs / "1-2.json").write_text(json.dumps(left | {"orders": orders}))
+    (found,) = clean_up(runs)
+    assert found.orders == (
+        f"{theirs}: switched off is the federation, west (drained), and before it west (drained)",
+    )
+    assert OrderFile(theirs).read().off, "it is told alone"
 
 
 def test_a_run_that_goes_on_is_left_alone(tmp_path: Path) -> None:

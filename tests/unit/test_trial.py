@@ -71,7 +71,7 @@ def test_a_gateway_that_does_not_serve_is_no_gateway() -> None:
 def test_a_peer_that_was_heard_has_to_be_again() -> None:
     looks = judge()
     assert looks.look(HEARD_SECONDS - 0.1, True, (), 0) is None
-    assert looks.look(HEARD_SECONDS, True, (), 0) == "not heard any more: west"
+    assert looks.look(HEARD_SECONDS, True, (), 0) == "not heard, or not reached, any more: west"
 
 
 def test_one_that_is_silent_for_a_moment_is_waited_for() -> None:
