@@ -20,7 +20,7 @@ BASE_LIMITS: dict[str, Any] = {
     "peer_breaker_open_ms": 300,
     "listing_interval_ms": 2000,
     "peer_leased_bytes_min": "24 MiB",
-    "holdings_blocks": 200_000,
+    "holdings_blocks": 50_000,
     "serving_memory": "1 GiB",
 }
 """Quick to notice, quick to return, and small enough that a flood meets them."""

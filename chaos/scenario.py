@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Collection
 from typing import Annotated
 
 from pydantic import Field, model_validator
 
 from chaos.hostile.names import Answer, Attack
 from chaos.invariants.parameters import Invariants
-from chaos.section import LINE_S, GroupName, Section, Topology, check_namespaces, check_one_of
+from chaos.section import (
+    LINE_S,
+    GroupName,
+    Section,
+    Topology,
+    about,
+    check_namespaces,
+    check_one_of,
+)
 from chaos.steps import (
     Apply,
     Herd,
@@ -108,77 +117,85 @@ class Scenario(Section):
     @model_validator(mode="after")
     def _consistent(self) -> Scenario:
         groups, hostile = set(self.topology.groups), set(self.topology.hostile)
-        peers = [step.name for step in self.steps if isinstance(step, Hostile)]
-        if len(set(peers)) < len(peers):
-            raise ValueError("two steps put a hostile peer in one place")
-        for number, step in enumerate(self.steps, 1):
-            for name in named(step):
-                if name not in {*groups, *hostile, *self.topology.elsewhere}:
-                    raise ValueError(f"step {number} names {name!r}, which the topology lacks")
-            if isinstance(step, Hostile):
-                if step.name not in hostile:
-                    raise ValueError(f"step {number}: {step.name!r} is no place for a hostile peer")
-                if step.target in hostile:
-                    raise ValueError(f"step {number}: the target {step.target!r} is no real group")
-                check_one_of(step.answer, [a.value for a in Answer], f"step {number}: answer")
-                check_one_of(step.attack, [a.value for a in Attack], f"step {number}: attack")
-                check_namespaces(step.namespaces, f"step {number}")
-            if isinstance(step, (Signal, Throttle)) and step.part.startswith("store-"):
-                stores = [f"store-{i}" for i in range(self.topology.stores)]
-                check_one_of(step.part, stores, f"step {number}: part")
-            if not isinstance(step, (Hostile, Switch, Apply)) and set(named(step)) & hostile:
-                raise ValueError(f"step {number}: {step.do} needs real groups")
-            if isinstance(step, (Switch, Apply)):
-                check_one_of(step.group, groups, f"step {number}: group")
-            if isinstance(step, Herd):
-                self._check_herd(number, step)
-            needs = wants(step)
-            if needs is not None and not self._has(step, *needs):
-                raise ValueError(
-                    f"step {number}: {step.do} needs {needs[0]} = {needs[1]} in the topology"
-                )
-            if step.at + (step.lasts or 0) > self.workload.seconds:
-                raise ValueError(f"step {number} ends after the load, at {self.workload.seconds} s")
-            if not over(step) and step.lasts is None:
-                raise ValueError(f"step {number}: {step.do} needs lasts")
+        taken: set[str] = set()
+        for index, step in enumerate(self.steps):
+            with about("steps", index):
+                self._check_step(step, groups, hostile)
+                if isinstance(step, Hostile):
+                    if step.name in taken:
+                        raise ValueError(f"a second hostile peer in one place, {step.name!r}")
+                    taken.add(step.name)
         if self.draws is not None and self.draws > len(self.steps):
-            raise ValueError(f"draws {self.draws} of {len(self.steps)} steps")
+            with about("draws"):
+                raise ValueError(f"draws {self.draws} of {len(self.steps)} steps")
         self._check_invariants(groups, hostile)
         return self
+
+    def _check_step(self, step: Step, groups: set[str], hostile: set[str]) -> None:
+        for name in named(step):
+            if name not in {*groups, *hostile, *self.topology.elsewhere}:
+                raise ValueError(f"names {name!r}, which the topology lacks")
+        if isinstance(step, Hostile):
+            if step.name not in hostile:
+                raise ValueError(f"{step.name!r} is no place for a hostile peer")
+            if step.target in hostile:
+                raise ValueError(f"the target {step.target!r} is no real group")
+            check_one_of(step.answer, [a.value for a in Answer], "answer")
+            check_one_of(step.attack, [a.value for a in Attack], "attack")
+            check_namespaces(step.namespaces)
+        if isinstance(step, (Signal, Throttle)) and step.part.startswith("store-"):
+            check_one_of(step.part, [f"store-{i}" for i in range(self.topology.stores)], "part")
+        if not isinstance(step, (Hostile, Switch, Apply)) and set(named(step)) & hostile:
+            raise ValueError(f"{step.do} needs real groups")
+        if isinstance(step, (Switch, Apply)):
+            check_one_of(step.group, groups, "group")
+        if isinstance(step, Herd):
+            self._check_herd(step)
+        needs = wants(step)
+        if needs is not None and not self._has(step, *needs):
+            raise ValueError(f"{step.do} needs {needs[0]} = {needs[1]} in the topology")
+        if step.at + (step.lasts or 0) > self.workload.seconds:
+            raise ValueError(f"ends after the load, at {self.workload.seconds} s")
+        if not over(step) and step.lasts is None:
+            raise ValueError(f"{step.do} needs lasts")
 
     def _has(self, step: Step, field: str, value: str) -> bool:
         """Whether the topology has what a step cannot do without."""
         has = getattr(self.topology, field)
         return has is True if value == "true" else f'"{has}"' == value
 
-    def _check_herd(self, number: int, step: Herd) -> None:
+    def _check_herd(self, step: Herd) -> None:
         if step.owner == step.group:
-            raise ValueError(f"step {number}: a herd asks for chains of another group")
+            raise ValueError("a herd asks for chains of another group")
         if step.chains > self.workload.local_chains:
-            raise ValueError(f"step {number}: there are {self.workload.local_chains} chains")
+            raise ValueError(f"there are {self.workload.local_chains} chains")
 
     def _check_invariants(self, groups: set[str], hostile: set[str]) -> None:
+        def check(invariant: str, what: str, name: str, known: Collection[str]) -> None:
+            with about("invariants", invariant):
+                check_one_of(name, known, what)
+
         wanted = self.invariants
         for counter in wanted.counters:
-            check_one_of(counter.group, groups, "invariants.counters: group")
+            check("counters", "group", counter.group, groups)
         for refused in wanted.refused:
-            check_one_of(refused.group, groups, "invariants.refused: group")
+            check("refused", "group", refused.group, groups)
         for peak in wanted.peaks:
-            check_one_of(peak.group, groups, "invariants.peaks: group")
-            check_one_of(peak.peer, groups | hostile, "invariants.peaks: peer")
+            check("peaks", "group", peak.group, groups)
+            check("peaks", "peer", peak.peer, groups | hostile)
         for booked in wanted.books:
             keepers = hostile | {step.do for step in self.steps if keeps_books(step)}
-            check_one_of(booked.name, keepers, "invariants.books: name")
+            check("books", "name", booked.name, keepers)
         for owner in (wanted.returns and wanted.returns.owners) or ():
-            check_one_of(owner, groups, "invariants.returns: owners")
+            check("returns", "owners", owner, groups)
         for group in (wanted.keeps and wanted.keeps.groups) or ():
-            check_one_of(group, groups, "invariants.keeps: groups")
+            check("keeps", "groups", group, groups)
         if wanted.leased is not None:
-            check_one_of(wanted.leased.name, hostile, "invariants.leased: name")
+            check("leased", "name", wanted.leased.name, hostile)
         if wanted.contained is not None:
-            check_one_of(wanted.contained.group, groups, "invariants.contained: group")
+            check("contained", "group", wanted.contained.group, groups)
             everyone = groups | hostile
-            check_one_of(wanted.contained.origin, everyone, "invariants.contained: origin")
+            check("contained", "origin", wanted.contained.origin, everyone)
 
     def drawn(self, seed: int) -> Scenario:
         """What takes place under this seed: all steps, or those it draws, up to `DRAWN_LATER_S` later."""

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
+)
+from pydantic_core import InitErrorDetails
 
 from local_group.config import MIB, parse_size
 
@@ -62,16 +71,22 @@ class Topology(Section):
 
     @model_validator(mode="after")
     def _names(self) -> Topology:
-        everyone = [*self.groups, *self.hostile, *self.elsewhere]
-        for name in everyone:
-            if everyone.count(name) > 1:
-                raise ValueError(f"the topology has {name!r} twice")
+        before: set[str] = set()
+        for field in ("groups", "hostile", "elsewhere"):
+            for name in getattr(self, field):
+                if name in before:
+                    with about(field):
+                        raise ValueError(f"the topology has {name!r} twice")
+                before.add(name)
         for name, namespaces in self.hostile.items():
-            check_namespaces(namespaces, f"the place {name!r}")
+            with about("hostile", name):
+                check_namespaces(namespaces)
         for name in self.cores:
-            check_one_of(name, self.groups, "cores")
+            with about("cores"):
+                check_one_of(name, self.groups)
         if self.runner_cores and set(self.cores) != set(self.groups):
-            raise ValueError("runner_cores: each group needs cores of its own")
+            with about("runner_cores"):
+                raise ValueError("each group needs cores of its own")
         return self
 
     @property
@@ -80,18 +95,36 @@ class Topology(Section):
         return self.model_dump_json()
 
 
-def check_one_of(name: str, known: Collection[str], where: str) -> None:
+@contextmanager
+def about(*where: int | str) -> Iterator[None]:
+    """Says of what is refused within that it is about a field below the table that is looked at: so that
+    it is told with that field's line.
+
+    Raises:
+        ValidationError: for a ValueError.
+    """
+    try:
+        yield
+    except ValueError as error:
+        found = InitErrorDetails(type="value_error", loc=where, input=None, ctx={"error": error})
+        raise ValidationError.from_exception_data("", [found]) from error
+
+
+def check_one_of(name: str, known: Collection[str], what: str = "") -> None:
     """Whether there is such a name.
+
+    Args:
+        what: is called so.
 
     Raises:
         ValueError: there is not; says which there are.
     """
     if name not in known:
         there = f"known here: {', '.join(sorted(known))}" if known else "the topology has none"
-        raise ValueError(f"{where}: there is no {name!r} ({there})")
+        raise ValueError(f"{what}{': ' if what else ''}there is no {name!r} ({there})")
 
 
-def check_namespaces(names: Iterable[str], where: str) -> None:
+def check_namespaces(names: Iterable[str]) -> None:
     """Whether the load has such namespaces.
 
     Raises:
@@ -100,4 +133,4 @@ def check_namespaces(names: Iterable[str], where: str) -> None:
     from chaos.load.keys import ENVELOPES  # only here: it loads what `chaos list` can do without
 
     for name in names:
-        check_one_of(name, ENVELOPES, f"{where}: namespace")
+        check_one_of(name, ENVELOPES, "namespace")

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from chaos.section import LINE_S, GroupName, Seconds, Section
 
@@ -181,7 +181,7 @@ class Apply(_Step):
     do: Literal["apply"]
     group: GroupName
     peer: GroupName
-    """Whose key is another group's in it."""
+    """Whose key is nobody's in it."""
 
     @model_validator(mode="after")
     def _two_groups(self) -> Apply:
@@ -190,7 +190,7 @@ class Apply(_Step):
         return self
 
 
-Step = Annotated[
+_Kind = (
     Signal
     | Throttle
     | Link
@@ -203,9 +203,23 @@ Step = Annotated[
     | Collector
     | Herd
     | Switch
-    | Apply,
-    Field(discriminator="do"),
-]
+    | Apply
+)
+
+FAULTS = sorted(
+    word for kind in get_args(_Kind) for word in get_args(kind.model_fields["do"].annotation)
+)
+"""What `do` may be."""
+
+
+def _known(step: object) -> object:
+    if isinstance(step, dict) and (do := step.get("do")) not in FAULTS:
+        what = "do is missing: add it" if do is None else f"there is no fault {do!r}"
+        raise ValueError(f"{what}; there are: {', '.join(FAULTS)}")
+    return step
+
+
+Step = Annotated[Annotated[_Kind, Field(discriminator="do")], BeforeValidator(_known)]
 
 
 def named(step: Step) -> Iterable[str]:

@@ -12,6 +12,7 @@ from chaos.scenario import Scenario
 from chaos.section import Section, Topology
 from federation.errors import ConfigError, UsageError
 from local_group.config import explain, read_toml
+from local_group.toml import Location, dotted, find_line
 
 SCENARIOS = Path(__file__).parent / "scenarios"
 """The packaged suites: a folder each, and `topologies/` that they share."""
@@ -37,7 +38,21 @@ def load_scenario(path: Path) -> Scenario:
     try:
         return Scenario.model_validate(content)
     except ValidationError as error:
-        raise explain(error, path, Scenario) from error
+        raise explain(error, path, Scenario, _field) from error
+
+
+def _field(location: Location) -> str:
+    """How messages name a field: steps are counted from 1."""
+    if location[:1] != ("steps",) or len(location) < 2:
+        return dotted(location)
+    step = f"step {int(location[1]) + 1}"
+    return f"{step}: {dotted(location[2:])}" if location[2:] else step
+
+
+def _line(path: Path, *field: str) -> str:
+    """A file that has been read, with the line of a field of it."""
+    line = find_line(path.read_text("utf-8").splitlines(), field)
+    return f"{path}:{line}" if line else str(path)
 
 
 def _topology(name: str, path: Path) -> Topology:
@@ -51,7 +66,7 @@ def _topology(name: str, path: Path) -> Topology:
                 raise explain(error, file, Topology) from error
     raise ConfigError(
         f"there is no topology {name!r}",
-        where=str(path),
+        where=_line(path, "topology"),
         hint=f"looked for {name}.toml in {', '.join(map(str, places))}",
     )
 
@@ -66,11 +81,29 @@ def find(names: Iterable[str]) -> list[Path]:
 
     Raises:
         UsageError: for a name that is none of these, and a folder without a scenario.
+        ConfigError: two of the files give their scenarios one name, or one cannot be read.
     """
     found: dict[Path, None] = {}
     for name in names:
         found.update(dict.fromkeys(_found(name)))
+    files: dict[str, Path] = {}
+    for file in found:
+        own = _name(file)
+        if files.setdefault(own, file) != file:
+            raise ConfigError(
+                f"its scenario has the name {own!r}, and so has that of {files[own]}",
+                where=_line(file, "name"),
+                hint="reports tell runs apart by it: give one another name, or run them one by one",
+            )
     return list(found)
+
+
+def _name(file: Path) -> str:
+    """Of its scenario; of one that has none that can be used, something that no other has."""
+    if file.is_relative_to(SCENARIOS):
+        return file.stem  # a test sees to that
+    name = read_toml(file).get("name")
+    return name if isinstance(name, str) else str(file)
 
 
 def _found(name: str) -> list[Path]:
@@ -96,7 +129,7 @@ def _of_folder(folder: Path) -> list[Path]:
     """Its own scenarios, and those that its `suite.toml` names."""
     files = [file for file in sorted(folder.glob("*.toml")) if file.name != SUITE_FILE]
     if (folder / SUITE_FILE).is_file():
-        files += find(_also(folder / SUITE_FILE))
+        files += _also(folder / SUITE_FILE)
     if not files:
         raise UsageError(
             "has no scenario",
@@ -116,8 +149,17 @@ class _Suite(Section):
     """`SUITE/NAME` of packaged scenarios that belong to this suite as well."""
 
 
-def _also(path: Path) -> tuple[str, ...]:
+def _also(path: Path) -> list[Path]:
     try:
-        return _Suite.model_validate(dict(read_toml(path))).also
+        names = _Suite.model_validate(dict(read_toml(path))).also
     except ValidationError as error:
         raise explain(error, path, _Suite) from error
+    files = {name: SCENARIOS / f"{name}.toml" for name in names}
+    for name, file in files.items():
+        if not file.is_file():
+            raise ConfigError(
+                f"also: there is no packaged scenario {name!r}",
+                where=_line(path, "also"),
+                hint="`moonmesh chaos list` shows which there are",
+            )
+    return list(files.values())

@@ -23,7 +23,7 @@ from pydantic import (
 from federation.config import GATEWAYS_MAX, PEERS_MAX
 from federation.errors import ConfigError
 from federation.identity import Envelope, Fingerprint
-from federation.trust.key_file import KeyFile, parse_key, read_key_file
+from federation.trust.key_file import KeyFile, own_key, parse_key, read_key_file
 from federation.trust.keys import StatementKey
 from local_group.config import explain, read_toml, resolve_path
 from local_group.fields import check_address
@@ -206,8 +206,15 @@ class Peering(_Section):
             raise ValueError(f"{len(value)} peers are more than {PEERS_MAX}")
         own = info.data.get("own")
         problems = []
-        if own is not None and any(peer.name == own.group for peer in value):
-            problems.append(f'a peer is named "{own.group}", which is this group itself')
+        if own is not None:
+            if any(peer.name == own.group for peer in value):
+                problems.append(f'a peer is named "{own.group}", which is this group itself')
+            ours = own_key(own.credentials, info)
+            problems += [
+                f"peer \"{peer.name}\" has the key {ours}, which is this group's own: write that peer's"
+                for peer in value
+                if ours in peer.keys
+            ]
         problems += _twice("name", ((peer.name, peer.name) for peer in value))
         problems += _twice(
             "address", ((a.lower(), peer.name) for peer in value for a in peer.gateways)

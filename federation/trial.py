@@ -13,6 +13,7 @@ import os
 import time
 from collections.abc import Collection
 from dataclasses import asdict, dataclass, replace
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -70,6 +71,7 @@ class Trial:
         wanted: SHA-256 of the new text.
         alive: peers that were heard, and answered, before, and that the new file has.
         error_rate: errors a second before.
+        changed_at: seconds since 1970.
         started_at: seconds since 1970 when the gateway first read it; 0: it has not.
         starts: times that it has: 0 or 1, since with the next one it is taken back.
         seconds: for which it is on trial.
@@ -89,7 +91,12 @@ class Trial:
 
     def status(self) -> dict[str, Any]:
         """For `moonmesh status`."""
-        return {"state": self.state, "why": self.why, "changed_at": self.changed_at}
+        changed = datetime.fromtimestamp(self.changed_at, timezone.utc)
+        return {
+            "state": self.state,
+            "why": self.why,
+            "changed_at": changed.isoformat(timespec="seconds"),
+        }
 
 
 class TrialFile:

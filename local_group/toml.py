@@ -6,9 +6,9 @@ import contextlib
 import difflib
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
@@ -52,8 +52,16 @@ def read_top(path: Path, keys: Sequence[str]) -> dict[str, Any]:
     return content
 
 
+def dotted(location: Location) -> str:
+    """A field as messages name it, if nothing else is said."""
+    return ".".join(map(str, location))
+
+
 def explain(
-    error: ValidationError, path: Path, model: type[BaseModel] | None = None
+    error: ValidationError,
+    path: Path,
+    model: type[BaseModel] | None = None,
+    name: Callable[[Location], str] = dotted,
 ) -> ConfigError:
     """One ConfigError that lists every problem as `file:line: field.path: what (hint)`.
 
@@ -61,12 +69,13 @@ def explain(
         error: what pydantic found.
         path: the file it came from; it is read again to find the lines.
         model: its model; with it, unknown keys get the nearest known name as a hint.
+        name: how a field is named.
     """
     try:
         lines = _read_text(path).splitlines()
     except ConfigError:
         lines = []
-    problems = [_problem(detail, path, lines, model) for detail in error.errors()]
+    problems = [_problem(detail, path, lines, model, name) for detail in error.errors()]
     if len(problems) == 1:
         return ConfigError(problems[0])
     lines_of_text = "\n".join(f"  {problem}" for problem in problems)
@@ -120,18 +129,22 @@ def _parse(text: str, path: Path) -> dict[str, Any]:
 
 
 def _problem(
-    detail: ErrorDetails, path: Path, lines: Sequence[str], model: type[BaseModel] | None
+    detail: ErrorDetails,
+    path: Path,
+    lines: Sequence[str],
+    model: type[BaseModel] | None,
+    name: Callable[[Location], str],
 ) -> str:
-    location = tuple(part for part in detail["loc"] if part != "[key]")
+    location, around = _follow(tuple(part for part in detail["loc"] if part != "[key]"), model)
     what = _words(detail)
     if detail["type"] == "extra_forbidden":
         what = "is not a known key"
-        near = _nearest(location, model)
+        near = _nearest(location, around)
         if near:
             what += f" ({near})"
     line = find_line(lines, location)
     where = f"{path}:{line}" if line else str(path)
-    field = ".".join(str(part) for part in location)
+    field = name(location)
     return f"{where}: {field}: {what}" if field else f"{where}: {what}"
 
 
@@ -167,35 +180,54 @@ def _words(detail: ErrorDetails) -> str:
     return f"{message[:1].lower()}{message[1:]} (it is {shown})"
 
 
-def _nearest(location: Location, model: type[BaseModel] | None) -> str:
-    """`did you mean "x"?` for an unknown key, from the model's fields at that place."""
-    for part in location[:-1]:
-        model = _descend(model, part)
-    if model is None:
+def _nearest(location: Location, around: Sequence[type[BaseModel]]) -> str:
+    """`did you mean "x"?` for an unknown key, from the fields of the models at that place."""
+    known = [f.alias or name for model in around for name, f in model.model_fields.items()]
+    if not known:
         return ""
-    known = [field.alias or name for name, field in model.model_fields.items()]
     near = difflib.get_close_matches(str(location[-1]), known, n=1, cutoff=0.6)
-    return f'did you mean "{near[0]}"?' if near else "known here: " + ", ".join(known)
+    if near:
+        return f'did you mean "{near[0]}"?'
+    return "known here: " + ", ".join(dict.fromkeys(known))
 
 
-def _descend(model: type[BaseModel] | None, part: int | str) -> type[BaseModel] | None:
-    if model is None:
-        return None
-    for name, field in model.model_fields.items():
-        if part == (field.alias or name):
-            return _model_in(field.annotation)
+def _follow(
+    location: Location, model: type[BaseModel] | None
+) -> tuple[Location, list[type[BaseModel]]]:
+    """A location as the file has it, and the models around its last part: where a field is one of several
+    models, pydantic puts the word that says which into the location."""
+    plain: list[int | str] = []
+    around: list[type[BaseModel]] = []
+    models = [] if model is None else [model]
+    for part in location:
+        told = [each for each in models if part in _words_in(each)] if len(models) > 1 else []
+        if told:
+            models = told
+            continue
+        plain.append(part)
+        around, models = models, _below(models, part)
+    return tuple(plain), around
+
+
+def _below(models: list[type[BaseModel]], part: int | str) -> list[type[BaseModel]]:
+    for model in models:
+        for name, field in model.model_fields.items():
+            if part == (field.alias or name):
+                return _models_in(field.annotation)
     # A key of a mapping, or an index: the container's element type is what we are in already.
-    return model
+    return models
 
 
-def _model_in(annotation: Any) -> type[BaseModel] | None:
+def _models_in(annotation: Any) -> list[type[BaseModel]]:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return annotation
-    for argument in reversed(get_args(annotation)):
-        found = _model_in(argument)
-        if found:
-            return found
-    return None
+        return [annotation]
+    return [model for argument in get_args(annotation) for model in _models_in(argument)]
+
+
+def _words_in(model: type[BaseModel]) -> list[Any]:
+    """What its fields of a few words may be."""
+    fields = [field.annotation for field in model.model_fields.values()]
+    return [word for field in fields if get_origin(field) is Literal for word in get_args(field)]
 
 
 _HEADER = re.compile(r"\s*(\[\[?)\s*([^\[\]]+?)\s*\]\]?\s*(?:#.*)?$")

@@ -6,11 +6,14 @@ import re
 from pathlib import Path
 from typing import Any
 
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
 from chaos.errors import ChaosError
 from federation.bench.groups import moonmesh
 from federation.bench.piped import last_lines
 from federation.config import GroupFile
 from federation.trial import Trial, TrialFile, digest_of, replace_text
+from federation.trust.keys import StatementKey
 
 APPLY_S = 20.0
 OVER = "the step was over"
@@ -50,14 +53,14 @@ class WrongKey:
         self._wanted = ""
 
     async def begin(self, peer: str) -> None:
-        """Puts a file on trial in which this group's own key is the peer's.
+        """Puts a file on trial in which the peer has a key that nobody signs with.
 
         Raises:
             ChaosError: it is not on trial.
         """
         self._before = self._peering.read_text("utf-8")
-        own = (self._peering.parent / "credentials" / "identity.pub").read_text("utf-8")
-        text = with_key(self._before, peer, own.split()[0])
+        nobodys = StatementKey.of(Ed25519PrivateKey.generate())
+        text = with_key(self._before, peer, str(nobodys))
         self._wanted = digest_of(text)
         file, log = (self._folder / f"apply-{self._config.name}.{end}" for end in ("toml", "log"))
         file.write_text(text, "utf-8")

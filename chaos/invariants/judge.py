@@ -30,10 +30,13 @@ from chaos.record import Record
 from federation.allocator import SERVING_KEPT_BYTES
 from federation.codes import RPC_FAIL, RPC_TIMEOUT
 from federation.config import Limits
+from federation.limits_config import SERVING_BYTES_PER_BLOCK
 from local_group.config import MIB, parse_size
 
 GIVEN_UP = frozenset({RPC_FAIL, RPC_TIMEOUT})
 """What a call of the own Mooncake answers that was not waited for, or not tried."""
+HELD_BYTES = 40
+"""Of a gateway's memory, for a block that its group holds: see `holdings_blocks`."""
 
 
 def judge(record: Record, limits: dict[str, Any], compared: Compared) -> list[Verdict]:
@@ -178,11 +181,13 @@ def cap_bytes(limits: dict[str, Any], serving: int = 1, pulling: int = 0) -> int
     Args:
         serving, pulling: processes that it has for each. A further one that serves has bounce buffers of its
             own, and staging counts as memory of each that pulls. One that serves keeps free memory for
-            messages besides.
+            messages besides, and knows all blocks of the group as the gateway does.
     """
     staging, bounce = _limit(limits, "staging_bytes"), _limit(limits, "bounce_bytes")
-    served = serving * (bounce + SERVING_KEPT_BYTES)
-    return (1 + pulling) * staging + served + _limit(limits, "views_bytes")
+    held = _limit(limits, "holdings_blocks")
+    served = serving * (bounce + SERVING_KEPT_BYTES + SERVING_BYTES_PER_BLOCK * held)
+    blocks = HELD_BYTES * held + _limit(limits, "views_bytes")
+    return (1 + pulling) * staging + served + blocks
 
 
 def _bounded(record: Record, p: Bounded, limits: dict[str, Any]) -> Verdict:

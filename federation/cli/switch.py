@@ -43,7 +43,7 @@ def drain(peer: PeerArgument, config: ConfigOption = Path("group.toml")) -> None
 
 
 def resume(peer: PeerArgument, config: ConfigOption = Path("group.toml")) -> None:
-    """Take `pause` or `drain` back. Exit code 1 if the peer was neither."""
+    """Take `pause` or `drain` back; of a peer that is neither it says so, and changes nothing."""
     from federation.limits.orders import Order
 
     _order(config, peer, Order.ON)
@@ -103,15 +103,15 @@ def _order(config: Path, peer: str, order: Order) -> None:
         if known is not None and peer not in known and was[0] is Order.ON:
             names = ", ".join(known) or "none"
             raise UsageError(f'"{peer}" is not a peer of this group', hint=f"its peers: {names}")
+        if order is was[0] is Order.ON:
+            return orders
         return orders.with_peer(peer, order, time.time())
 
     orders = _change(group, change)
-    if order is was[0] is Order.ON:
-        typer.echo(f"{peer} was neither paused nor drained here")
-        raise typer.Exit(1)
     word = {Order.ON: "on", Order.PAUSED: "paused", Order.DRAINED: "being drained"}[order]
+    before = ", as before: it was neither paused nor drained" if order is was[0] is Order.ON else ""
     also = "; but the whole federation is off here" if orders.off and order is Order.ON else ""
-    _tell(group, f"{peer} is {word} here{also}")
+    _tell(group, f"{peer} is {word} here{before}{also}")
 
 
 def _change(group: GroupPlace, change: Callable[[Orders], Orders], *, anew: bool = False) -> Orders:

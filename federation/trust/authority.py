@@ -28,6 +28,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from federation.errors import TrustError
 from federation.trust import credentials as files
 from federation.trust.credentials import utc_now
+from federation.trust.key_file import IDENTITY_PUB
 from federation.trust.keys import StatementKey
 from federation.trust.names import engine_client_name, engine_server_name, gateway_name
 
@@ -195,7 +196,7 @@ class Authority:
         )
 
     def _statement_key(self, folder: Path) -> StatementKey:
-        key_path, public_path = folder / files.IDENTITY_KEY, folder / files.IDENTITY_PUB
+        key_path, public_path = folder / files.IDENTITY_KEY, folder / IDENTITY_PUB
         if self._wanted(public_path, key_path, renewable=False):
             private = Ed25519PrivateKey.generate()
             self._write(key_path, _pem(private))

@@ -23,11 +23,12 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from federation.errors import TrustError
+from federation.trust.key_file import IDENTITY_PUB
 from federation.trust.keys import StatementKey
 from federation.trust.names import engine_client_name, engine_server_name, gateway_name, group_of
 
 CA, CERT, KEY = "ca.pem", "cert.pem", "key.pem"
-IDENTITY_KEY, IDENTITY_PUB = "identity.key", "identity.pub"
+IDENTITY_KEY = "identity.key"
 ENGINE_CA = "engine-ca.pem"
 ENGINE_SERVER = ("engine-server.pem", "engine-server.key")
 ENGINE_CLIENT = ("engine-client.pem", "engine-client.key")

@@ -11,6 +11,8 @@ from federation.trust.keys import StatementKey
 from local_group.config import resolve_path
 
 FILE_BYTES_MAX = 4096
+IDENTITY_PUB = "identity.pub"
+"""In a group's folder of credentials: the key that its peers know it by."""
 
 
 @dataclass(frozen=True)
@@ -32,8 +34,25 @@ def read_key_file(value: object, info: ValidationInfo) -> KeyFile:
     """The key in a file, whose path is relative to the configuration's; not read where the context says
     `read_keys` is False. Raises ValueError."""
     path = resolve_path(value, info)
-    if not (info.context or {}).get("read_keys", True):
-        return KeyFile(path, None)
+    return KeyFile(path, _read(path) if _to_be_read(info) else None)
+
+
+def own_key(credentials: Path, info: ValidationInfo) -> StatementKey | None:
+    """The key of the group that has this folder; None where it is not to be read or cannot be, which who
+    loads all of the folder tells."""
+    if not _to_be_read(info):
+        return None
+    try:
+        return _read(credentials / IDENTITY_PUB)
+    except ValueError:
+        return None
+
+
+def _to_be_read(info: ValidationInfo) -> bool:
+    return bool((info.context or {}).get("read_keys", True))
+
+
+def _read(path: Path) -> StatementKey:
     try:
         with path.open("rb") as file:
             text = file.read(FILE_BYTES_MAX).decode("ascii", "replace")
@@ -43,6 +62,6 @@ def read_key_file(value: object, info: ValidationInfo) -> KeyFile:
             "`moonmesh peer init` makes it)"
         ) from None
     try:
-        return KeyFile(path, StatementKey.parse(text))
+        return StatementKey.parse(text)
     except ValueError as error:
         raise ValueError(f"{path} is not a public key: {error}") from None

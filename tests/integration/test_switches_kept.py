@@ -105,5 +105,7 @@ def test_mistakes_are_told(pair: Federation) -> None:
     assert '"wset" is not a peer of this group' in done.stderr
     assert "its peers: west" in done.stderr
     done = moonmesh("peer", "resume", "west", "-c", path)
-    assert done.returncode == 1
-    assert "was neither paused nor drained" in done.stdout
+    assert (done.returncode, done.stdout) == (
+        0,
+        "west is on here, as before: it was neither paused nor drained\n",
+    )

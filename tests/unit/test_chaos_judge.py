@@ -12,6 +12,7 @@ from chaos.invariants.judge import cap_bytes
 from chaos.invariants.parameters import Invariants
 from chaos.layout import BASE_LIMITS
 from chaos.record import PROBE, Record
+from federation.limits_config import SERVING_BYTES_PER_BLOCK
 from local_group.config import MIB
 from tests.support.records import (
     BEGIN,
@@ -92,7 +93,8 @@ def test_memory_may_grow_by_what_the_limits_allow_and_a_tenth() -> None:
 
 def test_further_processes_have_memory_of_their_own() -> None:
     one = cap_bytes(BASE_LIMITS)
-    assert cap_bytes(BASE_LIMITS, serving=2) == one + (32 + 16) * MIB, "bounce buffers, kept memory"
+    more = (32 + 16) * MIB + SERVING_BYTES_PER_BLOCK * BASE_LIMITS["holdings_blocks"]
+    assert cap_bytes(BASE_LIMITS, serving=2) == one + more, "bounce buffers, kept memory, blocks"
     assert cap_bytes(BASE_LIMITS, pulling=2) == one + 2 * 64 * MIB, "staging, which each has mapped"
 
 

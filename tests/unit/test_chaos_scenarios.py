@@ -10,7 +10,7 @@ from chaos.execution import QUIET_CALLS, wants_quiet
 from chaos.invariants.parameters import Invariants
 from chaos.runner import Planned, _by_topology
 from chaos.scenario import Scenario
-from chaos.steps import Hostile
+from chaos.steps import FAULTS, Hostile
 from chaos.suites import find, load_scenario, suites
 from chaos.timeline import JITTER_S, jitter
 from federation.errors import ConfigError, UsageError
@@ -132,10 +132,78 @@ def test_what_cannot_be_used_is_explained(tmp_path: Path, old: str, new: str, sa
     assert "one.toml" in str(caught.value)
 
 
+def numbered(text: str, part: str) -> int:
+    """The line, from 1, that has this."""
+    return next(n for n, line in enumerate(text.splitlines(), 1) if part in line)
+
+
+SECOND = '[[steps]]\ndo = "kill"\nat = 1\ngroup = "west"\npart = "store-0"\n'
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line", "says"),
+    [
+        ("at = 1\ngroup", "at = -1\ngroup", "at = -1", "step 2: at: must be at least 0.0, not -1"),
+        (
+            'do = "kill"',
+            'do = "kill"\nprt = 1',
+            "prt",
+            'step 2: prt: is not a known key (did you mean "part"?)',
+        ),
+        (
+            '"kill"',
+            '"explode"',
+            SECOND,
+            "step 2: there is no fault 'explode'; there are: apply, burn,",
+        ),
+        ('do = "kill"\n', "", SECOND, "step 2: do is missing: add it; there are: apply, burn,"),
+        ('group = "west"', 'group = "north"', SECOND, "step 2: names 'north', which the topology"),
+        ("at = 1\ngroup", "at = 9\ngroup", SECOND, "step 2: ends after the load, at 3.0 s"),
+        (
+            '"store-0"',
+            '"store-9"',
+            SECOND,
+            "step 2: part: there is no 'store-9' (known here: store-0)",
+        ),
+        ('"store-0"', '"etcd"', SECOND, 'step 2: kill needs coordination = "etcd" in the topology'),
+        ("hostile =", "cores = { n = [0] }\nhostile =", "cores", "topology.cores: there is no 'n'"),
+        (
+            "hostile =",
+            'elsewhere = ["east"]\nhostile =',
+            "elsewhere",
+            "topology.elsewhere: the topology has 'east' twice",
+        ),
+        ('name = "one"', 'name = "one"\ndraws = 8', "draws", "draws: draws 8 of 2 steps"),
+        (
+            SECOND,
+            '[[invariants.counters]]\ngroup = "n"\nname = "x"\n',
+            "[[inv",
+            "invariants.counters: group: there is no 'n'",
+        ),
+    ],
+)
+def test_each_problem_is_told_with_its_line_and_steps_are_counted_from_one(
+    tmp_path: Path, old: str, new: str, line: str, says: str
+) -> None:
+    assert load_scenario(write(tmp_path, GOOD + SECOND))
+    text = (GOOD + SECOND).replace(old, new)
+    path = write(tmp_path, text)
+    with pytest.raises(ConfigError) as caught:
+        load_scenario(path)
+    second = GOOD.count("\n") + 1 + text.count("draws")
+    expected = second if line == SECOND else numbered(text, line)
+    assert f"{path}:{expected}: {says}" in str(caught.value)
+
+
+def test_every_fault_is_among_those_that_are_named() -> None:
+    used = {step.do for path in find(["all"]) for step in load_scenario(path).steps}
+    assert sorted(used) == FAULTS
+
+
 def test_two_hostile_peers_in_one_place_are_refused(tmp_path: Path) -> None:
     step = '[[steps]]\ndo = "hostile"\nat = 0\nlasts = 1\nname = "evil"\ntarget = "west"\n'
     assert load_scenario(write(tmp_path, GOOD + step))
-    with pytest.raises(ConfigError, match="in one place"):
+    with pytest.raises(ConfigError, match="step 3: a second hostile peer in one place"):
         load_scenario(write(tmp_path, GOOD + step + step))
 
 
@@ -166,7 +234,7 @@ peaks = [{ group = "west", peer = "evil", what = "incoming.leased", at_most = 1 
     [
         ('answer = "honest"', 'answer = "rude"', "step 2: answer: there is no 'rude'"),
         ('attack = "none"', 'attack = "nuke"', "step 2: attack: there is no 'nuke'"),
-        ('claims = ["east"]', 'claims = ["north"]', "step 2 names 'north'"),
+        ('claims = ["east"]', 'claims = ["north"]', "step 2: names 'north'"),
         ('"demo", "guest"]', '"dmo"]', "step 2: namespace: there is no 'dmo'"),
         ('target = "west"', 'target = "evil"', "step 2: the target 'evil' is no real group"),
         ('part = "gateway"', 'part = "store-1"', "there is no 'store-1' (known here: store-0)"),
@@ -218,7 +286,7 @@ books = [{ name = "apply", what = "taken_back" }, { name = "throttle", what = "s
 @pytest.mark.parametrize(
     ("old", "new", "says"),
     [
-        ('peer = "east"', 'peer = "north"', "step 2 names 'north', which the topology lacks"),
+        ('peer = "east"', 'peer = "north"', "step 2: names 'north', which the topology lacks"),
         ('peer = "east"', 'peer = "west"', "west is no peer of its own"),
         ('group = "west"\npeer', 'group = "evil"\npeer', "step 2: group: there is no 'evil'"),
         ("lasts = 2\n", "", "apply needs lasts"),
@@ -247,8 +315,9 @@ def test_a_file_that_is_nested_too_deep_is_an_error(tmp_path: Path, text: str) -
 
 def test_an_unknown_topology_names_the_places_that_were_looked_in(tmp_path: Path) -> None:
     head, _, _ = GOOD.partition("[topology]")
-    with pytest.raises(ConfigError, match="no topology 'square'"):
-        load_scenario(write(tmp_path, head.replace("workload", 'topology = "square"\nworkload')))
+    text = head.replace("workload", 'topology = "square"\nworkload')
+    with pytest.raises(ConfigError, match=r"one\.toml:4: there is no topology 'square'"):
+        load_scenario(write(tmp_path, text))
 
 
 def test_find_takes_suites_scenarios_files_and_folders(tmp_path: Path) -> None:

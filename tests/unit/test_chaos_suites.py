@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import subprocess
 import sys
 import time
@@ -83,11 +84,39 @@ def test_a_folder_may_name_packaged_scenarios_as_well(tmp_path: Path) -> None:
     suite.write_text('also = ["smoke/baseline"]\n')
     assert [path.stem for path in find([str(tmp_path)])] == ["one", "baseline"]
     suite.write_text('also = ["smoke/none-such"]\n')
-    with pytest.raises(UsageError, match="no suite, scenario or file"):
+    with pytest.raises(ConfigError, match="no packaged scenario 'smoke/none-such'") as caught:
         find([str(tmp_path)])
+    assert caught.value.where == f"{suite}:1"
     suite.write_text("also = 1\n")
     with pytest.raises(ConfigError, match=r"suite\.toml"):
         find([str(tmp_path)])
+
+
+def test_two_scenarios_of_one_name_are_refused_wherever_they_are(tmp_path: Path) -> None:
+    one, other = write(tmp_path, GOOD), tmp_path / "other.toml"
+    other.write_text(GOOD)
+    with pytest.raises(ConfigError, match="has the name 'one'") as caught:
+        find([str(tmp_path)])
+    assert (caught.value.where, caught.value.exit_code) == (f"{other}:2", 2)
+    assert str(one) in caught.value.what
+    other.write_text(GOOD.replace('name = "one"', 'name = "partition"'))
+    assert find([str(tmp_path), str(one)]) == [one, other]
+    assert find([str(other), "smoke/baseline"])
+    with pytest.raises(ConfigError, match="has the name 'partition'") as caught:
+        find([str(tmp_path), "smoke"])
+    assert str(other) in str(caught.value)
+    assert str(HERE / "smoke" / "partition.toml") in str(caught.value)
+    for file in (one, other):
+        file.write_text("name = [1]\n")
+    assert find([str(tmp_path)]) == [one, other], "what is wrong is told when they are loaded"
+
+
+def test_the_docs_say_how_many_there_are() -> None:
+    root = Path(__file__).parents[2]
+    docs = (root / "docs" / "chaos.md").read_text()
+    for suite in (*suites(), "all"):
+        assert re.search(rf"(?m)^\| `{suite}` \| {len(find([suite]))} \|", docs), suite
+    assert f"{len(find(['all']))} scenarios" in (root / "README.md").read_text()
 
 
 def test_a_folder_without_scenarios_says_what_is_one(tmp_path: Path) -> None:

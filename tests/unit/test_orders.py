@@ -9,11 +9,14 @@ import time
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from federation.cli.main import app
 from federation.limits.names import GuardName
 from federation.limits.orders import NAMES_MAX, RECORD_BYTES_MAX, SAID, SAID_HERE, Order, Orders
 from federation.order_file import OrderError, OrderFile
 from federation.switchboard import Switchboard
+from tests.support.groups import write_group
 from tests.support.guards import CATALOG, HELLO, PULL, guards, let_in, outgoing, refused
 from tests.support.wait import wait_for_async
 
@@ -193,3 +196,23 @@ def test_a_peer_is_draining_while_something_is_under_way_with_it(tmp_path: Path)
     assert board.status()["peers"] == {"west": "draining"}
     ticket.done(1.0)
     assert board.word("west") == "drained"
+
+
+def test_a_peer_is_resumed_as_often_as_one_likes(tmp_path: Path) -> None:
+    group = write_group(tmp_path, port_base=20_000, gateway={"peering": "absent.toml"})
+
+    def resume() -> str:
+        done = CliRunner().invoke(app, ["peer", "resume", "west", "-c", str(group)])
+        assert done.exit_code == 0, done.output
+        return done.stdout
+
+    file = OrderFile(tmp_path / "data")
+    file.change(lambda held: held.with_peer("west", Order.PAUSED, 1.0))
+    assert resume().startswith("west is on here: written down")
+    at = file.read().changed_at
+    assert at > 1.0
+    for _ in range(2):
+        assert resume().startswith("west is on here, as before: it was neither paused nor drained")
+    assert file.read() == Orders(changed_at=at), "nothing was changed"
+    file.change(lambda held: held.with_federation(off=True, at=2.0))
+    assert "but the whole federation is off here" in resume()

@@ -299,6 +299,21 @@ def test_an_own_address_among_those_of_a_peer(write: Write, tmp_path: Path, list
         load_peering(write(text)).check_against(load_group(path))
 
 
+@pytest.mark.parametrize("which", [1, 2])
+def test_an_own_key_among_those_of_a_peer(write: Write, tmp_path: Path, which: int) -> None:
+    path = write(GOOD)
+    (tmp_path / "credentials").mkdir()
+    pub = tmp_path / "credentials" / "identity.pub"
+    pub.write_text("not a key")
+    assert load_peering(path).peers, "the credentials are told by who loads them"
+    pub.write_text(f"{KEYS[which]}\n")
+    with pytest.raises(ConfigError) as caught:
+        load_peering(path)
+    said = f'peers: peer "north" has the key {KEYS[which]}, which is this group\'s own: write that'
+    assert said in str(caught.value)
+    assert load_peering(path, read_keys=False).peers
+
+
 def test_all_that_does_not_fit_is_told_at_once(write: Write, group: GroupFile) -> None:
     text = GOOD.replace('group = "east"', 'group = "eastern"').replace('"chat"', '"x"')
     with pytest.raises(ConfigError, match="3 problems"):

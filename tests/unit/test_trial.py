@@ -116,6 +116,8 @@ def test_what_was_there_before_is_put_back(file: TrialFile) -> None:
     assert file.latest is not None
     assert file.latest.status()["state"] == "rolled back"
     assert file.latest.status()["why"] == "it is worse"
+    at = replace(file.latest, changed_at=1796069356.78).status()["changed_at"]
+    assert at == "2026-11-30T20:09:16+00:00", "as that of `switches` is told"
 
 
 def test_a_command_that_is_killed_before_the_file_is_there_has_changed_nothing(
