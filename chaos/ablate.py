@@ -89,6 +89,8 @@ def ablate(
 
 def _wrong(result: Result) -> dict[str, str]:
     """What did not hold, with its figure."""
+    if result.interrupted:
+        return {}
     if result.error:
         return {NOT_RUN: result.error.splitlines()[0][:80]}
     return {

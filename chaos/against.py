@@ -105,6 +105,8 @@ def plan(path: Path, group: GroupFile, faults: Collection[str], command: str) ->
             Planned(_scenario(name, says, topology, step), f"{word} {command}")
             for name, says, step in steps
         ]
+    if not planned:
+        raise UsageError("this group has no peers", where=str(group.gateway.peering))
     return planned
 
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from chaos.progress import ConsoleProgress
     from chaos.runner import Outcome, Planned, Runner
+    from federation.errors import UsageError
 
 app = typer.Typer(help="Break real groups on purpose, and see what holds.", no_args_is_help=True)
 
@@ -108,13 +109,14 @@ def run(
     Starts its own groups in a temporary folder and always takes them down again; what a killed run
     left behind, the next one removes.
     """
+    import shlex
     from functools import partial
 
     from chaos.against import Against, group_of, plan
     from chaos.network.choose import choose
     from chaos.possible import why_not
     from chaos.progress import ConsoleProgress
-    from chaos.report import as_dict, show, write_html, write_json, write_junit
+    from chaos.report import as_dict, show, write_all
     from chaos.runner import Planned, Runner
     from chaos.suites import find, load_scenario
     from federation.bench.report import check_writable
@@ -125,7 +127,7 @@ def run(
     check_writable(html)
     theirs = None if against is None else group_of(against)
     if theirs is not None:
-        planned = plan(*theirs, names or (), f"--against {against} --yes")
+        planned = plan(*theirs, names or (), f"--against {shlex.quote(str(against))} --yes")
     elif names:
         planned = [Planned(load_scenario(path), _word(path)) for path in find(names)]
     else:
@@ -156,17 +158,9 @@ def run(
     show(report, console)
     if outcome.kept is not None:
         console.print(f"the logs are kept in {outcome.kept}", highlight=False)
-    if json_file is not None:
-        write_json(report, json_file)
-    if junit is not None:
-        write_junit(report, junit)
-    if html is not None:
-        write_html(report, html)
-    if outcome.interrupted:
-        raise typer.Exit(128 + outcome.interrupted)
+    unwritten = write_all(report, json_file=json_file, junit=junit, html=html)
     late = all(r.held or r.by_time_alone for r in outcome.results) and not outcome.left
-    if not outcome.held and not (forgive_time and late):
-        raise typer.Exit(1)
+    _end(outcome.interrupted, outcome.held or (forgive_time and late), unwritten)
 
 
 @app.command()
@@ -201,9 +195,12 @@ def soak(
     The scenario process/soak, seed after seed, on groups that go on running. Memory, descriptors and
     threads of every process of Moonmesh that lives for half of the time must have no trend.
     """
+    from collections import deque
+
+    from chaos.load.replayed import REQUESTS_MAX
     from chaos.network.choose import choose
     from chaos.progress import ConsoleProgress
-    from chaos.report import show, write_html, write_json
+    from chaos.report import show, write_all
     from chaos.runner import Planned, Runner
     from chaos.soak.report import show_trends, soak_dict
     from chaos.soak.watching import Watch
@@ -215,7 +212,7 @@ def soak(
     check_writable(html)
     asked: dict[str, float | str] = {"trace_rate": rate}
     if trace is not None:
-        next(read_trace(trace, 1))  # what cannot be read is told before anything is started
+        deque(read_trace(trace, REQUESTS_MAX), 0)  # what cannot be used is told before a start
         asked["trace"] = str(trace.absolute())
     (path,) = find(["process/soak"])
     scenario = load_scenario(path)
@@ -242,14 +239,8 @@ def soak(
     show_trends(report, console)
     if outcome.kept is not None:
         console.print(f"the logs are kept in {outcome.kept}", highlight=False)
-    if json_file is not None:
-        write_json(report, json_file)
-    if html is not None:
-        write_html(report, html)
-    if outcome.interrupted:
-        raise typer.Exit(128 + outcome.interrupted)
-    if not report["held"]:
-        raise typer.Exit(1)
+    unwritten = write_all(report, json_file=json_file, html=html)
+    _end(outcome.interrupted, report["held"], unwritten)
 
 
 @app.command()
@@ -258,14 +249,11 @@ def report(
     html: Annotated[Path | None, typer.Option(help="Write it as one HTML page.")] = None,
 ) -> None:
     """Shows a report again; exit 1 if an invariant was broken."""
-    from chaos.report import read_json, show, write_html
+    from chaos.report import read_json, show, write_all
 
     found = read_json(file)
-    if html is not None:
-        write_html(found, html)
     show(found, _console())
-    if not found["held"]:
-        raise typer.Exit(1)
+    _end(0, found["held"], write_all(found, html=html))
 
 
 @app.command()
@@ -341,6 +329,20 @@ def _carry_out(runner: Runner, progress: ConsoleProgress) -> Outcome:
         return asyncio.run(runner.run())
 
 
+def _end(signal: int, held: bool, unwritten: Sequence[UsageError]) -> None:
+    """Ends the command: what a run found decides its exit code, before reports that were not written."""
+    from federation.cli.errors import print_error
+
+    for error in unwritten:
+        print_error(error)
+    if signal:
+        raise typer.Exit(128 + signal)
+    if not held:
+        raise typer.Exit(1)
+    if unwritten:
+        raise typer.Exit(unwritten[0].exit_code)
+
+
 def _drawn(seed: int | None) -> int:
     """The seed that was given, or one."""
     import random
@@ -349,12 +351,14 @@ def _drawn(seed: int | None) -> int:
 
 
 def _word(path: Path) -> str:
-    """How a scenario is named on the command line."""
+    """How a scenario is named on the command line, quoted for a shell."""
+    import shlex
+
     from chaos.suites import SCENARIOS
 
     if path.is_relative_to(SCENARIOS):
         return str(path.relative_to(SCENARIOS).with_suffix(""))
-    return str(path)
+    return shlex.quote(str(path))
 
 
 def _agree(console: Console, group: str, planned: Sequence[Planned], yes: bool) -> None:
@@ -371,9 +375,9 @@ def _agree(console: Console, group: str, planned: Sequence[Planned], yes: bool) 
     for item in planned:
         console.print(f"  {item.scenario.name}: {item.scenario.summary}", markup=False)
     console.print(
-        "Beside it an engine writes and reads blocks of its own (some 10 MiB each time, in a namespace "
-        "that no peer shares). Nothing else is touched; whatever is switched off is switched on again, "
-        "unless this is killed."
+        "Beside it an engine writes and reads blocks of its own, and a second one reads them too (some "
+        "10 MiB each time, in a namespace that no peer shares). Nothing else is touched; whatever is "
+        "switched off is switched on again, unless this is killed."
     )
     if not yes and not (sys.stdin.isatty() and typer.confirm("Do it?")):
         raise UsageError("nothing was done", hint="say --yes")

@@ -61,11 +61,11 @@ class ConsoleProgress:
         self._name = ""
         word, style = ("held", "green") if result.held else ("BROKEN", "bold red")
         if result.error:
-            word = "NOT RUN"
+            word = "not finished" if result.interrupted else "NOT RUN"
         if result.skipped:
             word, style = "not run", "yellow"
         at = time.monotonic() - self._began
         line = Text.assemble(
-            f"{at:6.1f} s  ", (f"{word:8}", style), f"{result.name} ({result.seconds:.1f} s)"
+            f"{at:6.1f} s  ", (f"{word:7} ", style), f"{result.name} ({result.seconds:.1f} s)"
         )
         self._console.print(line)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -16,31 +15,12 @@ from rich.table import Table
 from rich.text import Text
 
 from chaos.drawing.page import page
+from chaos.errors import INTERRUPTED
 from chaos.runner import Outcome, Result
-from federation.bench.report import (
-    Target,
-    command_line,
-    machine,
-    now_utc,
-    versions,
-    write_whole,
-)
+from chaos.targets import targets, whole_suite
+from federation.bench.report import command_line, machine, now_utc, versions, write_whole
 from federation.errors import UsageError
 from local_group.config import MIB
-
-FROZEN = "peer-frozen"
-EVERYONE = "all-hostile"
-GREEDY = ("flood-hellos", "flood-requests", "giant-catalog")
-"""The scenarios of the suite `smoke` that targets are about."""
-SUITE_MIN = 15
-"""Scenarios. Of fewer, or of an interrupted run, nothing is said that a whole suite is measured by."""
-ALL_MIN = 35
-"""Scenarios that `all` has at least, with targets of its own."""
-ALL_ROUNDS = 3
-BESIDE, MINUTE = "unaffected-pair", "partition-60"
-"""The scenarios of the suite `network` that targets are about."""
-READS_MIN = 1000
-"""Of a frozen peer: fewer cannot show that one in a thousand is late."""
 
 
 def as_dict(outcome: Outcome, seed: int) -> dict[str, Any]:
@@ -80,74 +60,26 @@ def _scenario(result: Result) -> dict[str, Any]:
     }
 
 
-def targets(results: Sequence[Result], interrupted: bool = False) -> list[Target]:
-    """What a whole suite is measured by. Of scenarios that were run more than once, the worst run counts.
+def write_all(
+    report: dict[str, Any],
+    *,
+    json_file: Path | None = None,
+    junit: Path | None = None,
+    html: Path | None = None,
+) -> list[UsageError]:
+    """Writes those that are asked for; one that cannot be written keeps no other from it.
 
-    What only a whole suite can show has no value where a part of one was run.
+    Returns:
+        Why those that were not written could not be.
     """
-    results = [r for r in results if not r.skipped]
-    names = {r.name for r in results}
-    whole = not interrupted and len(names) >= SUITE_MIN
-    rounds = max((r.round for r in results), default=-1) + 1
-    sound = {r.name for r in results} - {r.name for r in results if not r.held}
-    ran = [r for r in results if r.figures]
-    reads = sum(r.figures["peer_reads_during_fault"] for r in ran if r.name == FROZEN)
-    in_time = sum(r.figures["of_them_in_time"] for r in ran if r.name == FROZEN)
-    memory = [r.figures["gateway_memory_of_cap"] for r in ran if r.name in GREEDY]
-    p99 = [r.figures["local_p99"] for r in ran if r.name == EVERYONE]
-    slower = [p["fault_ms"] / p["allowed_ms"] for p in p99 if p["fault_ms"] and p["allowed_ms"]]
-    verified = sum(r.figures["verified_bytes"] for r in ran)
-    wrong = sum(r.figures["wrong_bytes"] for r in ran)
-    held = len(sound) if whole else None
-    everything = len(names) >= ALL_MIN
-    least = 20e9 if everything and rounds >= ALL_ROUNDS else 2e9
-    found = [
-        Target(
-            f"scenarios that held {_times(rounds)}",
-            held,
-            ">=",
-            ALL_MIN if everything else SUITE_MIN,
-        ),
-        Target("wrong bytes", wrong if ran else None, "==", 0, "B"),
-        Target("bytes verified", verified if whole else None, ">=", least, "B"),
-        Target(
-            "gateway memory under flood and giant catalog, of its cap",
-            max(memory, default=None),
-            "<=",
-            1.1,
-        ),
-        Target(
-            "local p99 with every peer hostile at once, of what is allowed: the p99 beside burners "
-            "x 1.05, or + 0.2 ms",
-            max(slower, default=None),
-            "<=",
-            1.0,
-        ),
-        Target(
-            f"reads of a frozen peer with a deadline of 50 ms back within 60 ms, of {reads:,}",
-            in_time / reads if reads >= READS_MIN else None,
-            ">=",
-            0.999,
-        ),
-    ]
-    if BESIDE in names:
-        share = min(_values(results, BESIDE, "keeps"), default=None)
-        text = "throughput of a pair of groups while a third burns, of that before"
-        found.append(Target(text, share, ">=", 0.95))
-    if MINUTE in names:
-        took = max(_values(results, MINUTE, "returns"), default=None)
-        found.append(Target("peer hits are back after a cut of 60 s", took, "<=", 5.0, "s"))
-    return found
-
-
-def _values(results: Sequence[Result], name: str, invariant: str) -> list[float]:
-    """What an invariant of a scenario measured, in each run of it."""
-    verdicts = (v for r in results if r.name == name for v in r.verdicts if v.name == invariant)
-    return [v.value for v in verdicts if v.value is not None]
-
-
-def _times(rounds: int) -> str:
-    return "once" if rounds == 1 else f"{rounds} times in a row"
+    errors = []
+    for write, path in ((write_json, json_file), (write_junit, junit), (write_html, html)):
+        if path is not None:
+            try:
+                write(report, path)
+            except UsageError as error:
+                errors.append(error)
+    return errors
 
 
 def write_json(report: dict[str, Any], path: Path) -> None:
@@ -304,7 +236,8 @@ def show(report: dict[str, Any], console: Console) -> None:
         if one["repeated"]:
             mark = Text("again", "yellow")
         if one["error"]:
-            mark = Text("NOT RUN", "bold red")
+            word = "not finished" if one["error"] == INTERRUPTED else "NOT RUN"
+            mark = Text(word, "bold red")
         if one.get("skipped"):
             mark = Text("not run", "yellow")
         checked = one["figures"].get("verified_bytes", 0) / MIB
@@ -317,7 +250,7 @@ def show(report: dict[str, Any], console: Console) -> None:
             Text(_remark(one)),
         )
     console.print(table)
-    for target in report["targets"]:
+    for target in _told(report):
         met = {True: "[green]met[/green]", False: "[red]missed[/red]", None: "n/a"}[target["met"]]
         value = target["value"]
         shown = "n/a" if value is None else f"{value:,.4g}" if value < 1e4 else f"{value:,.0f}"
@@ -337,6 +270,13 @@ def show(report: dict[str, Any], console: Console) -> None:
             console.print(Text(f"  again: {one['again']}"))
     for left in report["left"]:
         console.print(Text(f"could not be taken down: {left}", "bold red"))
+
+
+def _told(report: dict[str, Any]) -> list[dict[str, Any]]:
+    """The targets to show: of less than a whole suite only those that have a value."""
+    names = {one["name"] for one in report["scenarios"] if not one.get("skipped")}
+    whole = "soak" in report or whole_suite(names, report["interrupted"])
+    return [t for t in report["targets"] if whole or t["value"] is not None]
 
 
 def _remark(one: dict[str, Any]) -> str:

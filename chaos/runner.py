@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from chaos.cleanup import FOLDER_PREFIX, MARK, Run, clean_up
-from chaos.errors import ChaosError
+from chaos.errors import INTERRUPTED, ChaosError
 from chaos.execution import execute
 from chaos.faults.disks import unmount_below
 from chaos.figures import figures
@@ -38,7 +38,7 @@ TIMED = frozenset({"deadlines", "errors", "local_p99", "felt", "hits", "returns"
 
 @dataclass(frozen=True)
 class Planned:
-    """A scenario to run, and the word that names it on the command line."""
+    """A scenario to run, and how it is named on the command line, quoted for a shell."""
 
     scenario: Scenario
     word: str
@@ -63,6 +63,11 @@ class Result:
     """Why it was not run: its faults cannot be made here. It neither held nor broke."""
     repeated: bool = False
     """It broke, and was run again because a busy machine may have been the reason."""
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether a signal ended it, so that nothing is known of it."""
+        return self.error == INTERRUPTED
 
     @property
     def broken(self) -> list[Verdict]:
@@ -99,10 +104,19 @@ class Outcome:
     kept: Path | None = None
 
     @property
+    def counted(self) -> list[Result]:
+        """The last run of each scenario that was run."""
+        return [r for r in self.results if not r.repeated and not r.skipped]
+
+    @property
     def held(self) -> bool:
-        """Whether all scenarios held (each in its last run), and nothing is left."""
-        counted = [r for r in self.results if not r.repeated and not r.skipped]
-        return all(r.held for r in counted) and not self.left
+        """Whether it ran to its end, something was run, all of that held, and nothing is left."""
+        return bool(self.counted) and not self.interrupted and not self.broke
+
+    @property
+    def broke(self) -> bool:
+        """Whether there is something to look at: a scenario that did not hold, or what is left."""
+        return any(not r.held and not r.interrupted for r in self.counted) or bool(self.left)
 
 
 class Progress(Protocol):
@@ -205,7 +219,7 @@ class Runner:
             finally:
                 self._outcome.left += run.end()
                 unmount_below(folder)
-                if self._keep or not self._outcome.held:
+                if self._keep or self._outcome.broke:
                     self._outcome.kept = folder
                 else:
                     shutil.rmtree(folder, ignore_errors=True)
@@ -220,9 +234,12 @@ class Runner:
                 continue
             result = self._new(item, 0)
             result.skipped = why
-            self._outcome.results.append(result)
-            self._progress.result(result)
+            self._tell(result)
         return possible
+
+    def _tell(self, result: Result) -> None:
+        self._outcome.results.append(result)
+        self._progress.result(result)
 
     async def _on_topology(
         self, topology: Topology, planned: Sequence[Planned], folder: Path, run: Run
@@ -238,18 +255,24 @@ class Runner:
                     done += 1
                     todo.extend((item, done, self._retries) for item in planned)
                 item, round_, retries = todo.popleft()
-                if stage is None:
-                    stage, why = await self._up(topology, folder, run)
-                if stage is None:
+                began = time.monotonic()
+                try:
+                    if stage is None:
+                        stage, why = await self._up(topology, folder, run)
+                    if stage is None:
+                        result = self._new(item, round_)
+                        result.error = f"its topology did not start: {why}"
+                    else:
+                        result = await self._one(stage, item, round_, run.id)
+                except asyncio.CancelledError:
                     result = self._new(item, round_)
-                    result.error = f"its topology did not start: {why}"
-                else:
-                    result = await self._one(stage, item, round_, run.id)
+                    result.error, result.seconds = INTERRUPTED, time.monotonic() - began
+                    self._tell(result)
+                    raise
                 if not result.held and result.by_time_alone and retries:
                     result.repeated = True
                     todo.appendleft((item, round_, retries - 1))
-                self._outcome.results.append(result)
-                self._progress.result(result)
+                self._tell(result)
                 unwell = result.error or any(v.name == "healthy" for v in result.broken)
                 if stage is not None and (unwell or item.scenario.spoils):
                     await self._down(stage)  # what comes next starts on sound ground

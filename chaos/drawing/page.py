@@ -9,6 +9,7 @@ from typing import Any
 from chaos.drawing.chart import Chart
 from chaos.drawing.growth import growth
 from chaos.drawing.style import STYLE
+from chaos.errors import INTERRUPTED
 
 MIB = 1024 * 1024
 
@@ -126,7 +127,7 @@ def _mark(one: Mapping[str, Any]) -> str:
     if one.get("repeated"):
         word, kind = "again", "off"
     if one["error"]:
-        word = "not run"
+        word = "not finished" if one["error"] == INTERRUPTED else "not run"
     if one.get("skipped"):
         word, kind = "not run here", "off"
     return f'<span class="mark {kind}">{word}</span>'

@@ -55,6 +55,8 @@ def play_all(
     """
     from chaos.sim.show import progress, tell
     from federation.bench.report import write_whole
+    from federation.cli.errors import print_error
+    from federation.errors import UsageError
 
     cores = len(os.sched_getaffinity(0)) if processes is None else processes
     screen = console()
@@ -69,7 +71,12 @@ def play_all(
     held = all(result.failure is None for result in results)
     if json_file is not None:
         report = {"held": held, "seeds": [result.as_dict() for result in results]}
-        write_whole(json.dumps(report, indent=2) + "\n", json_file)
+        try:
+            write_whole(json.dumps(report, indent=2) + "\n", json_file)
+        except UsageError as error:
+            if held:
+                raise
+            print_error(error)  # what broke decides the exit code
     if not held:
         raise typer.Exit(1)
 

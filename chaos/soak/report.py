@@ -22,7 +22,7 @@ def soak_dict(outcome: Outcome, seed: int, rate: float, trends: Sequence[Trend],
     for one in report["scenarios"]:
         if one["held"]:  # an hour of charts in which nothing is to be seen
             one["figures"].pop("story", None)
-    counted = [r for r in outcome.results if not r.skipped and not r.repeated]
+    counted = [r for r in outcome.counted if not r.interrupted]
     report["soak"] = {
         "rate": rate,
         "trends": [

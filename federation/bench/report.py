@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import json
 import math
 import operator
 import os
 import platform
 import shlex
+import stat
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
@@ -134,42 +137,98 @@ class Report:
 
 
 def write_whole(text: str, path: Path) -> None:
-    """Write a report's file, whole or not at all.
+    """Write a report: a file whole or not at all, through links; a device or a pipe as it is.
 
     Raises:
         UsageError: if it cannot be written.
     """
     try:
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        file = _file(path)
+        if file is None:
+            _write_through(text, path)
+            return
+        temporary = _beside(file)
         try:
-            with os.fdopen(handle, "w", encoding="utf-8") as out:
-                out.write(text)
-            os.chmod(temporary, 0o644)
-            os.replace(temporary, path)
+            temporary.write_text(text, encoding="utf-8")
+            temporary.chmod(0o644)
+            temporary.replace(file)
         except BaseException:
-            os.unlink(temporary)
+            temporary.unlink()
             raise
     except OSError as error:
-        raise UsageError(
-            f"the report cannot be written: {error.strerror}", where=str(path)
-        ) from error
+        raise _unwritable(path, error) from error
 
 
 def check_writable(path: Path | None) -> None:
-    """Refuse a `--json` that cannot be written before anything is measured.
+    """Refuse a report that cannot be written before anything is measured.
+
+    A file is made beside it, and removed: access bits alone do not say it of every file system.
 
     Raises:
-        UsageError: if its folder is missing or closed to us.
+        UsageError: if its folder is missing or closed to us, or it is a folder itself.
     """
     if path is None:
         return
-    folder = path.parent
-    if not folder.is_dir():
+    if not path.parent.is_dir():
         raise UsageError(
-            "there is no such folder", where=str(folder), hint="make it, or name another"
+            "there is no such folder", where=str(path.parent), hint="make it, or name another"
         )
-    if path.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
-        raise UsageError("the report cannot be written here", where=str(path))
+    try:
+        file = _file(path)
+        if file is not None:
+            _beside(file).unlink()
+        elif not os.access(path, os.W_OK):  # not opened: that would end a pipe for its reader
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    except OSError as error:
+        raise _unwritable(path, error) from error
+
+
+def _file(path: Path) -> Path | None:
+    """The file that is to be replaced, or made, where links lead; None for what is no file.
+
+    Our own output is none, whatever it was sent to: to replace that would lose what is in it.
+
+    Raises:
+        OSError: it is a folder, or links lead nowhere.
+    """
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return Path(os.path.realpath(path))
+    if stat.S_ISDIR(found.st_mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    if not stat.S_ISREG(found.st_mode) or _output(found) is not None:
+        return None
+    return Path(os.path.realpath(path))
+
+
+def _output(found: os.stat_result) -> int | None:
+    """Which of stdout and stderr it is, if any."""
+    for descriptor in (1, 2):
+        with contextlib.suppress(OSError):  # closed
+            if os.path.samestat(found, os.fstat(descriptor)):
+                return descriptor
+    return None
+
+
+def _beside(file: Path) -> Path:
+    """An empty file in the same folder."""
+    handle, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")
+    os.close(handle)
+    return Path(name)
+
+
+def _write_through(text: str, path: Path) -> None:
+    """To what is no file; to our own output after what was printed, by the descriptor that it has."""
+    sys.stdout.flush()
+    own = _output(path.stat())
+    handle = os.open(path, os.O_WRONLY | os.O_NOCTTY) if own is None else os.dup(own)
+    with os.fdopen(handle, "w", encoding="utf-8") as out:
+        out.write(text)
+
+
+def _unwritable(path: Path, error: OSError) -> UsageError:
+    return UsageError(f"the report cannot be written: {error.strerror}", where=str(path))
 
 
 def machine() -> dict[str, Any]:

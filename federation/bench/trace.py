@@ -25,6 +25,12 @@ class TraceError(MoonmeshError):
     code = "MM401"
 
 
+class NoTraceError(TraceError):
+    """There is none where the command line says."""
+
+    exit_code = 2
+
+
 class TraceRequest(NamedTuple):
     """One request of a trace."""
 
@@ -42,7 +48,8 @@ def read_trace(path: Path, limit: int | None = None) -> Iterator[TraceRequest]:
     Blank lines are skipped; members it does not know are ignored.
 
     Raises:
-        TraceError: if the file cannot be read, a line is malformed, or there is no request at all.
+        NoTraceError: if the file cannot be read.
+        TraceError: if a line is malformed, or there is no request at all.
     """
     count = 0
     try:
@@ -61,7 +68,7 @@ def read_trace(path: Path, limit: int | None = None) -> Iterator[TraceRequest]:
                 yield parse_line(line.removeprefix(UTF8_BOM) if number == 1 else line, where)
                 count += 1
     except OSError as error:
-        raise TraceError(f"cannot be read: {error.strerror}", where=str(path)) from error
+        raise NoTraceError(f"cannot be read: {error.strerror}", where=str(path)) from error
     if count == 0:
         raise TraceError("there is no request in it", where=str(path))
 

@@ -80,7 +80,10 @@ _extend()
 
 
 def main() -> None:
-    """Run the command line and exit: 0, 1 (it failed), 2 (usage or configuration), 130 (^C)."""
+    """Run the command line and exit: 0, 1 (it failed), 2 (usage or configuration), 130 (^C).
+
+    What takes down first what it started ends with 128 + the number of the signal.
+    """
     try:
         app()
     except MoonmeshError as error:

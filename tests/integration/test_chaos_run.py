@@ -184,8 +184,9 @@ def test_a_broken_invariant_ends_with_1_and_says_how_to_repeat_it(after_a_kill: 
 
 def test_an_interrupted_run_takes_everything_down(tmp_path: Path) -> None:
     (file,) = write(tmp_path, killed=KILLED)
+    report = tmp_path / "report.json"
     runner = subprocess.Popen(
-        command("chaos", "run", file, "--seed", "5", "--port-base", CHAOS_PORTS),
+        command("chaos", "run", file, "--port-base", CHAOS_PORTS, "--json", str(report)),
         env=environment(),
         stdout=subprocess.PIPE,
         text=True,
@@ -198,6 +199,9 @@ def test_an_interrupted_run_takes_everything_down(tmp_path: Path) -> None:
     rest = runner.stdout.read()
     assert runner.wait(60) == 128 + signal.SIGTERM, rest
     assert "stopping" in rest
+    found = json.loads(report.read_text())
+    assert not found["held"]
+    assert [(s["name"], s["error"]) for s in found["scenarios"]] == [("killed", "interrupted")]
     assert not list(runs_folder().glob(f"{runner.pid}-*.json"))
     assert not [pid for pid in psutil.pids() if _started_by(pid, runner.pid)]
 

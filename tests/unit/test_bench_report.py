@@ -3,12 +3,15 @@ from __future__ import annotations
 import io
 import json
 import math
+import os
+import stat
+import tempfile
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
-from federation.bench.report import Report, Target, check_writable, show
+from federation.bench.report import Report, Target, check_writable, show, write_whole
 from federation.errors import UsageError
 
 
@@ -106,6 +109,63 @@ def test_where_a_report_cannot_be_written_is_said_first(tmp_path: Path) -> None:
         check_writable(tmp_path)
     with pytest.raises(UsageError, match="cannot be written"):
         a_report().write(tmp_path / "absent" / "out.json")
+    with pytest.raises(UsageError, match=r"/proc/x\.json: .*cannot be written"):
+        check_writable(Path("/proc/x.json"))  # as root, access bits would allow it
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_report_is_written_where_links_lead(tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    target = tmp_path / "there" / "out.json"
+    link, around = tmp_path / "link.json", tmp_path / "around.json"
+    link.symlink_to(target)
+    around.symlink_to(around)
+    for text in ("new", "replaced"):
+        check_writable(link)
+        write_whole(text, link)
+        assert (target.read_text(), link.is_symlink()) == (text, True)
+    assert list(target.parent.iterdir()) == [target]
+    for use in (check_writable, lambda path: write_whole("", path)):
+        with pytest.raises(UsageError, match="cannot be written"):
+            use(around)
+        with pytest.raises(UsageError, match="cannot be written"):
+            use(target.parent)
+
+
+def test_a_pipe_is_written_to_and_stays(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        check_writable(pipe)
+        write_whole("text", pipe)
+        assert os.read(reader, 100) == b"text"
+    finally:
+        os.close(reader)
+    assert stat.S_ISFIFO(pipe.stat().st_mode)
+    assert list(tmp_path.iterdir()) == [pipe]
+
+
+def test_a_device_is_written_to_and_never_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    def made(**_: object) -> None:
+        pytest.fail("a file that could take the place of the device")
+
+    monkeypatch.setattr(tempfile, "mkstemp", made)
+    for device in ("/dev/null", "/dev/full"):
+        check_writable(Path(device))
+    write_whole("text", Path("/dev/null"))
+    with pytest.raises(UsageError, match="No space left"):
+        write_whole("text", Path("/dev/full"))
+
+
+def test_our_own_output_has_the_report_after_what_was_printed(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    print("a table")
+    check_writable(Path("/dev/stdout"))
+    write_whole("{}\n", Path("/dev/stdout"))  # here a file
+    print("the end")
+    assert capfd.readouterr().out == "a table\n{}\nthe end\n"
 
 
 @pytest.mark.parametrize(

@@ -41,6 +41,13 @@ def peering(tmp_path: Path) -> Path:
     return tmp_path / "peering.toml"
 
 
+def test_of_a_group_without_peers_nothing_can_be_asked(peering: Path) -> None:
+    peering.write_text(PEERING.partition("[[peers]]")[0])
+    with pytest.raises(UsageError, match="no peers"):
+        planned(peering, "pause")
+    assert planned(peering, "off")
+
+
 def planned(peering: Path, *faults: str) -> list[Planned]:
     return plan(*group_of(peering), faults, f"--against {peering} --yes")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import shlex
 from pathlib import Path
 from xml.etree import ElementTree as Xml
 
@@ -13,10 +14,12 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from chaos.ablate import ablate, as_markdown
-from chaos.cli import app
+from chaos.cli import _word, app
+from chaos.errors import INTERRUPTED
 from chaos.invariants.verdict import Verdict
-from chaos.report import as_dict, read_json, show, targets, write_json, write_junit
+from chaos.report import as_dict, read_json, show, write_all, write_json, write_junit
 from chaos.runner import Outcome, Result
+from chaos.targets import targets
 from federation.errors import UsageError
 from federation.limits.names import GuardName
 from federation.limits.switches import VARIABLE
@@ -85,6 +88,49 @@ def test_the_outcome_holds_only_if_all_ran_and_held_and_nothing_is_left() -> Non
     assert Outcome(results=[result("a", GOOD, OFF)]).held
     assert not Outcome(results=[result("a", GOOD)], left=["process 1"]).held
     assert not Outcome(results=[result("a", error="x")]).held
+    assert not Outcome(results=[result("a", GOOD)], interrupted=2).held
+    assert not Outcome().held, "nothing was run"
+
+
+def test_a_scenario_that_was_interrupted_is_told_as_not_finished(tmp_path: Path) -> None:
+    stopped = Outcome(results=[result("a", GOOD), result("b", error=INTERRUPTED)], interrupted=2)
+    assert not stopped.broke, "there is nothing to look at"
+    report = as_dict(stopped, 7)
+    assert report["held"] is False
+    assert [s["error"] for s in report["scenarios"]] == ["", "interrupted"]
+    assert "not finished" in text(report)
+    assert not write_all(
+        report, json_file=tmp_path / "k.json", junit=tmp_path / "k.xml", html=tmp_path / "k.html"
+    )
+    suites = Xml.parse(tmp_path / "k.xml").getroot()
+    assert (suites.get("tests"), suites.get("errors")) == ("2", "1")
+    assert "not finished" in (tmp_path / "k.html").read_text()
+    assert CliRunner().invoke(app, ["report", str(tmp_path / "k.json")]).exit_code == 1
+
+
+def test_a_report_that_cannot_be_written_keeps_no_other_from_it(tmp_path: Path) -> None:
+    junit, html = tmp_path / "k.xml", tmp_path / "k.html"
+    (error,) = write_all(as_dict(outcome(), 7), json_file=tmp_path, junit=junit, html=html)
+    assert "Is a directory" in str(error)
+    assert junit.is_file()
+    assert html.is_file()
+
+
+@pytest.mark.parametrize(("verdict", "code"), [(GOOD, 2), (BAD, 1)])
+def test_what_broke_decides_the_exit_code_before_what_was_not_written(
+    tmp_path: Path, verdict: Verdict, code: int
+) -> None:
+    write_json(as_dict(Outcome(results=[result("a", verdict)]), 7), tmp_path / "k.json")
+    again = CliRunner().invoke(app, ["report", str(tmp_path / "k.json"), "--html", str(tmp_path)])
+    assert again.exit_code == code
+    assert "cannot be written" in again.stderr
+    assert "wrong bytes" in again.stdout
+
+
+def test_the_command_that_repeats_a_run_is_quoted(tmp_path: Path) -> None:
+    path = tmp_path / "my own" / "it's.toml"
+    again = Result("a", "", _word(path), 7, 0).again
+    assert shlex.split(again) == ["moonmesh", "chaos", "run", str(path), "--seed", "7"]
 
 
 def test_json_can_be_read_and_shown_again(tmp_path: Path) -> None:
@@ -175,6 +221,14 @@ def test_of_a_part_of_a_suite_nothing_is_missed(scenarios: int, interrupted: int
     targets = as_dict(part, 7)["targets"]
     assert [target["met"] for target in targets] == [None, True, None, None, None, None]
     assert "missed" not in text(as_dict(part, 7))
+    assert "n/a" not in text(as_dict(part, 7)), "what it says nothing about is not shown"
+    assert "wrong bytes: 0 (wanted == 0)" in text(as_dict(part, 7))
+
+
+def test_of_a_whole_suite_all_targets_are_shown() -> None:
+    shown = text(as_dict(Outcome(results=suite(15)), 7))
+    assert "scenarios that held once: 15 (wanted >= 15)" in shown
+    assert "n/a" in shown
 
 
 def test_of_a_run_of_nothing_nothing_is_said() -> None:
@@ -271,3 +325,9 @@ def test_what_cannot_be_run_here_breaks_nothing_and_is_said(tmp_path: Path) -> N
     assert "loss cannot be made" in console.file.getvalue()
     write_json(report, tmp_path / "report.json")
     assert read_json(tmp_path / "report.json") == report
+
+
+def test_what_was_interrupted_is_no_finding_of_an_ablation() -> None:
+    stopped = Outcome(results=[result("a", error=INTERRUPTED)], interrupted=2)
+    (row,) = ablate([GuardName.DIGEST], lambda _: stopped)
+    assert (row.broken, row.whole) == ({}, False)

@@ -239,14 +239,17 @@ def test_its_scenario_lets_one_group_live() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "said", "code"),
     [
-        (["--trace", "/nowhere.jsonl"], "cannot be read"),
-        (["--duration", "5"], "20"),
-        (["--rate", "0"], "0.1"),
+        (["--trace", "/nowhere.jsonl"], "cannot be read", 2),
+        (["--trace", __file__], "not JSON", 1),
+        (["--duration", "5"], "20", 2),
+        (["--rate", "0"], "0.1", 2),
     ],
 )
-def test_what_cannot_be_is_said_before_anything_starts(arguments: list[str], said: str) -> None:
+def test_what_cannot_be_is_said_before_anything_starts(
+    arguments: list[str], said: str, code: int
+) -> None:
     done = CliRunner().invoke(app, ["soak", *arguments])
-    assert done.exit_code != 0
+    assert getattr(done.exception, "exit_code", done.exit_code) == code
     assert said in done.output + str(done.exception)

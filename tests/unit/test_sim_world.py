@@ -221,6 +221,7 @@ def test_a_broken_world_is_told_with_its_seed_its_story_and_the_command_that_rep
     first, again = sim(*command), sim(*command)
     assert first.exit_code == 1
     assert first.output == again.output
+    assert sim(*command, "--json", "/dev/full").exit_code == 1, "what broke comes first"
     for part in (
         "BROKEN, seed 0",
         WITNESS,
@@ -235,6 +236,12 @@ def test_a_report_that_cannot_be_written_is_said_before_anything_runs(tmp_path: 
     ran = sim("gossip", "--json", str(tmp_path / "no" / "report.json"))
     assert ran.exit_code != 0
     assert "no such folder" in str(ran.exception)
+
+
+def test_a_report_that_fails_at_the_end_is_an_error_where_all_held() -> None:
+    ran = sim("gossip", "--groups", "2", "--rounds", "10", "--json", "/dev/full")
+    assert isinstance(ran.exception, UsageError)
+    assert "No space left" in str(ran.exception)
 
 
 def test_too_few_rounds_for_all_faults_are_refused() -> None:

@@ -99,8 +99,9 @@ def test_a_byte_order_mark_at_the_beginning_of_the_file_is_skipped(tmp_path: Pat
 def test_a_file_without_a_request_or_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(TraceError, match="no request"):
         list(read_trace(a_trace(tmp_path, "")))
-    with pytest.raises(TraceError, match="No such file"):
+    with pytest.raises(TraceError, match="No such file") as caught:
         list(read_trace(tmp_path / "absent"))
+    assert caught.value.exit_code == 2
 
 
 def test_the_packaged_cut_is_whole_small_and_has_its_licence() -> None:
