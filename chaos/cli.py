@@ -274,17 +274,14 @@ def ablate(
     It takes as long as the scenarios, for each guard and once more with all of them on; with --related
     some six minutes for the suite `guards`.
     """
-    import asyncio
-
     from chaos.ablate import NONE, Row, as_markdown, machine_line
     from chaos.ablate import ablate as each
     from chaos.progress import ConsoleProgress
     from chaos.runner import Planned, Runner
     from chaos.suites import find, load_scenario
-    from federation.bench.report import check_writable, command_line
+    from federation.bench.report import check_writable, command_line, write_whole
     from federation.errors import UsageError
     from federation.limits.names import GuardName
-    from local_group.scheduling import one_share
 
     check_writable(markdown)
     known = {g.value: g for g in GuardName}
@@ -301,8 +298,7 @@ def ablate(
             runner = Runner(
                 chosen, seed=seed, repeat=1, keep=False, port_base=port_base, progress=progress
             )
-            with one_share():
-                return asyncio.run(runner.run())
+            return _carry_out(runner, progress)
 
     rows: list[Row] = []
     machine = machine_line()
@@ -313,7 +309,7 @@ def ablate(
     for row in each([known[name] for name in guard or known], run_all):
         rows.append(row)
         if markdown is not None:  # after each: a long run that ends early has not been in vain
-            markdown.write_text(table())
+            write_whole(table(), markdown)
     console.print(table(), markup=False)
 
 
