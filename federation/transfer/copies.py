@@ -18,8 +18,9 @@ COPIES_MAX: Final = 262_144
 """Copies that there may be, however small; 300 bytes of memory each."""
 ANCESTORS_MAX: Final = 65_536
 """Blocks of a chain that are of use with one behind them: no chain is longer."""
-COMING_MAX: Final = 65_536
-"""Blocks that are no copies yet, of which it is known what comes before them."""
+COMING_MAX: Final = 16_384
+"""Blocks that are no copies yet, of which it is known what comes before them: four times as many as may wait
+to be admitted. Of what is pulled later it is told again."""
 LOW_PERCENT: Final = 90
 """Of the quota, down to which it is given back once it is exceeded: in large pieces, not one by one."""
 
