@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 
 from federation.batch import are_plain, names_of
 from federation.codes import INVALID_PARAMS, RPC_TIMEOUT, codes_of, exist_code
+from federation.halves import HALVES
 from federation.memory import pointer_to
 from federation.timeouts import Deadline
-from local_group.outcome import Status
+from local_group.outcome import Outcome, Status
 from local_group.store import StoreClient
 
 STEP_KEYS = 16_384
@@ -22,12 +23,16 @@ def local_exists(
     until: Deadline | None,
 ) -> list[int]:
     """Per key 1, 0 or a negative code; what the deadline left no time for is a timeout."""
+
+    def asked(part: Sequence[str]) -> list[Outcome]:
+        return store.exists(part, _left(until), stored)
+
     found: list[int] = []
     for start in range(0, len(keys), STEP_KEYS):
         if until is not None and until.left() <= 0:
             break
         part = keys[start : start + STEP_KEYS] if len(keys) > STEP_KEYS else keys
-        here = codes_of(store.exists(part, _left(until), stored), exist_code)
+        here = codes_of(HALVES.ask(asked, part) if until is None else asked(part), exist_code)
         # The keys are looked at only now, and not where all are here: that is a pass less over thousands.
         if here.count(1) < len(here) and not are_plain(part):
             here = _without_the_bad(store, names_of(stored, part), here, until)
