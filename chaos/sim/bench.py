@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from random import Random
 from typing import Any, Final
@@ -18,6 +17,7 @@ from chaos.sim.invariants import Invariants
 from chaos.sim.network import Conditions
 from chaos.sim.presets import preset
 from chaos.sim.process import Process
+from chaos.sim.processes import fresh_processes
 from chaos.sim.run import Request, follow_change, run_seeds
 from chaos.sim.world import Setup, World
 from federation.bench.report import Report, Target
@@ -310,5 +310,5 @@ def _spread(
     if options.processes == 1 or len(arguments) == 1:
         yield from (measure(*each) for each in arguments)
         return
-    with ProcessPoolExecutor(options.processes) as pool:
+    with fresh_processes(options.processes) as pool:
         yield from pool.map(measure, *zip(*arguments, strict=True))

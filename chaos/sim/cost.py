@@ -6,10 +6,8 @@ calls again, with nothing beside them, and is timed.
 
 from __future__ import annotations
 
-import multiprocessing
 import time
 from collections.abc import Container
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from random import Random
 from typing import Any, Final
@@ -17,6 +15,7 @@ from typing import Any, Final
 from chaos.sim.keys import make_keys
 from chaos.sim.network import Conditions
 from chaos.sim.presets import preset
+from chaos.sim.processes import fresh_processes
 from chaos.sim.world import FEDERATION, Message, Setup, World
 from gossip.engine import GossipEngine, Outgoing, Receipt
 from gossip.events import Event
@@ -99,8 +98,7 @@ class _Recorder(GossipEngine):
 def measure(groups: int) -> Cost:
     """Runs the world, then the calls of its first gateway on their own."""
     recording = _record(groups)
-    spawn = multiprocessing.get_context("spawn")  # it remembers nothing of what was run here
-    with ProcessPoolExecutor(1, mp_context=spawn) as pool:
+    with fresh_processes(1) as pool:  # it remembers nothing of what was run here
         return pool.submit(_replay, recording).result()
 
 

@@ -6,7 +6,6 @@ import gc
 import math
 import traceback
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, field
 from random import Random
 from typing import Any, Final, Literal
@@ -16,6 +15,7 @@ from chaos.sim.faults import Plan, draw_plan, loss_plan
 from chaos.sim.invariants import RAISES, Broken, Invariants
 from chaos.sim.network import Conditions
 from chaos.sim.presets import preset
+from chaos.sim.processes import fresh_processes
 from chaos.sim.world import TICK_GRAIN, Setup, World
 from gossip.engine import GossipEngine
 from gossip.statement import Health
@@ -164,7 +164,7 @@ def run_seeds(requests: Iterable[Request], processes: int) -> Iterator[Result]:
     if processes == 1:
         yield from map(run_world, requests)
         return
-    with ProcessPoolExecutor(processes) as pool:
+    with fresh_processes(processes) as pool:
         yield from pool.map(run_world, requests)
 
 

@@ -9,7 +9,6 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -21,6 +20,7 @@ from chaos.sim.mesh.faults import Plan, draw_plan
 from chaos.sim.mesh.loop import LivelockError, VirtualLoop, bury, virtual
 from chaos.sim.mesh.settled import check_hits, check_views
 from chaos.sim.mesh.world import RAISES, MeshWorld, Setup, group_names
+from chaos.sim.processes import fresh_processes
 from chaos.sim.run import Failure
 from federation.counters import counters
 
@@ -130,7 +130,7 @@ def run_seeds(requests: Iterable[Request], processes: int) -> Iterator[Result]:
     if processes == 1:
         yield from map(run_world, requests)
         return
-    with ProcessPoolExecutor(processes) as pool:
+    with fresh_processes(processes) as pool:
         yield from pool.map(run_world, requests)
 
 
