@@ -281,7 +281,7 @@ def pull(
 ) -> None:
     """What a pull between two real groups costs, against the parts that it is made of.
 
-    Starts its own groups in a temporary folder and always takes them down again; about two minutes.
+    Starts its own groups in a temporary folder and always takes them down again; about six minutes.
     """
     from federation.bench.pull import pull_report
     from federation.bench.pull_options import PullBench
