@@ -244,9 +244,9 @@ class Leading:
         Raises:
             CoordinationError: it does not lead, or the value cannot be stored.
         """
-        if self._term is None:
-            raise Fenced("this gateway does not lead its group")
         term = self._term
+        if term is None:
+            raise Fenced("this gateway does not lead its group")
         await self._coordination.put(key, value, term)
         if term is self._term:
             self._told.add(key)
