@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import re
@@ -203,6 +204,50 @@ def test_a_clock_that_was_set_is_believed_and_no_monotonic_one(tmp_path: Path) -
     wall, monotonic = map(float, said.split())
     assert wall - time.time() == pytest.approx(7200, abs=5)
     assert monotonic - time.monotonic() == pytest.approx(0, abs=5)
+
+
+WAITS = """
+import ctypes, time
+libc = ctypes.CDLL(None)
+
+class Time(ctypes.Structure):
+    _fields_ = [("s", ctypes.c_long), ("ns", ctypes.c_long)]
+
+def in_300_ms(now):
+    whole, rest = divmod(now + 300_000_000, 1_000_000_000)
+    return ctypes.byref(Time(whole, rest))
+
+def waited(call, *arguments):
+    mutex = ctypes.create_string_buffer(64)
+    libc.pthread_mutex_lock(mutex)
+    began = time.monotonic()
+    code = call(mutex, *arguments)
+    print(code, time.monotonic() - began)
+
+wall, monotonic = ctypes.create_string_buffer(64), ctypes.create_string_buffer(64)
+kind = ctypes.create_string_buffer(16)
+libc.pthread_condattr_init(kind)
+libc.pthread_condattr_setclock(kind, time.CLOCK_MONOTONIC)
+libc.pthread_cond_init(monotonic, kind)
+timedwait, clockwait = libc.pthread_cond_timedwait, libc.pthread_cond_clockwait
+waited(lambda mutex: timedwait(wall, mutex, in_300_ms(time.time_ns())))
+waited(lambda mutex: timedwait(monotonic, mutex, in_300_ms(time.monotonic_ns())))
+for clock in (time.CLOCK_REALTIME, time.CLOCK_MONOTONIC):
+    waited(lambda mutex: clockwait(wall, mutex, clock, in_300_ms(time.clock_gettime_ns(clock))))
+"""
+
+
+@pytest.mark.skipif(clocks.compiler() is None, reason="no C compiler")
+@pytest.mark.parametrize("hours", [-2, 2])
+def test_a_wait_by_a_clock_that_was_set_takes_as_long_as_ever(tmp_path: Path, hours: int) -> None:
+    file = tmp_path / "clock"
+    clocks.put(file, 3600 * hours)
+    environment = {**os.environ, **clocks.environment(clocks.make(tmp_path), file)}
+    command = [sys.executable, "-c", WAITS]
+    said = subprocess.check_output(command, env=environment, timeout=20, text=True)
+    waits = [line.split() for line in said.splitlines()]
+    assert [int(code) for code, _ in waits] == [errno.ETIMEDOUT] * 4
+    assert all(0.29 <= float(seconds) < 5 for _, seconds in waits), waits
 
 
 def test_each_step_is_told_in_a_few_words() -> None:
