@@ -44,8 +44,8 @@ class BreakerLimits:
         open_max_s: the most it stays open: each failed probe doubles the time up to here.
         jitter: share of the time that is random (0..1), so that many engines do not probe at once.
         probe_s: seconds after which a probe without a verdict no longer holds the others back.
-        calm_s: seconds closed after which an opening starts from `open_s` again; 0: only probes
-            that fail make it longer.
+        calm_times: closed for so many times as long as it was open before, the next opening starts
+            from `open_s` again; 0: only probes that fail make it longer.
     """
 
     failures: int = 5
@@ -55,7 +55,7 @@ class BreakerLimits:
     open_max_s: float = 10.0
     jitter: float = 0.2
     probe_s: float = 5.0
-    calm_s: float = 30.0
+    calm_times: float = 5.0
 
     def __post_init__(self) -> None:
         if not 1 <= self.failures <= self.window:
@@ -66,6 +66,8 @@ class BreakerLimits:
             raise ValueError("0 < open_s <= open_max_s")
         if not 0 <= self.jitter <= 1:
             raise ValueError("0 <= jitter <= 1")
+        if self.calm_times < 0:
+            raise ValueError("0 <= calm_times")
 
 
 class Breaker:
@@ -93,6 +95,7 @@ class Breaker:
         self._probe_until: float | None = None  # a probe is out until then at most
         self._closed_since = float("-inf")
         self._opened_at = float("-inf")
+        self._open_for = 0.0  # the latest time, in seconds
         self._openings = 0  # in a row, without a calm time between; the exponent
         self.opened = 0  # ever
 
@@ -150,7 +153,7 @@ class Breaker:
         if self._open_until is None:
             self._remember(False, now)
             if self._failures >= self._limits.failures:
-                if now - self._closed_since >= self._limits.calm_s:
+                if now - self._closed_since >= self._limits.calm_times * self._open_for:
                     self._openings = 0
                 self._open(now)
         elif now >= self._open_until:
@@ -195,6 +198,7 @@ class Breaker:
         seconds = min(limits.open_max_s, limits.open_s * 2.0**exponent)
         seconds *= 1.0 - limits.jitter * self._rng.random()
         self._open_until = now + seconds
+        self._open_for = seconds
         self._opened_at = now
         self._probe_until = None
         self._openings += 1

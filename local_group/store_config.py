@@ -8,7 +8,7 @@ from local_group.bounce import PAGE
 from local_group.breaker import BreakerLimits
 
 MIB = 1 << 20
-STORE_BREAKER = BreakerLimits(open_s=0.25, open_max_s=5.0, calm_s=0.0)
+STORE_BREAKER = BreakerLimits(open_s=0.25, open_max_s=5.0, calm_times=0.0)
 """While it is open there are no local hits: short at first, longer only with probes that fail."""
 
 

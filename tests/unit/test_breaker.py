@@ -91,9 +91,9 @@ def test_verdicts_of_older_calls_do_not_close_or_prolong() -> None:
     assert breaker.state(1.0) is BreakerState.HALF_OPEN
 
 
-def test_back_off_starts_anew_only_after_calm() -> None:
+def test_back_off_starts_anew_after_a_calm_in_proportion() -> None:
     limits = BreakerLimits(
-        failures=1, window=2, open_s=1.0, open_max_s=8.0, jitter=0.0, calm_s=30.0
+        failures=1, window=2, open_s=1.0, open_max_s=8.0, jitter=0.0, calm_times=5.0
     )
     breaker = Breaker(limits, random.Random(1))
     breaker.failure(0.0)
@@ -103,8 +103,12 @@ def test_back_off_starts_anew_only_after_calm() -> None:
     assert breaker.state(3.5) is BreakerState.OPEN, "it flaps: 2 s now"
     assert breaker.allow(4.0)
     breaker.success(4.0)
-    breaker.failure(40.0)
-    assert breaker.state(41.0) is BreakerState.HALF_OPEN, "it was calm: 1 s again"
+    breaker.failure(13.9)
+    assert breaker.state(17.8) is BreakerState.OPEN, "9.9 s were not five times 2 s: 4 s now"
+    assert breaker.allow(17.9)
+    breaker.success(18.0)
+    breaker.failure(38.0)
+    assert breaker.state(39.0) is BreakerState.HALF_OPEN, "20 s were calm: 1 s again"
 
 
 @given(st.floats(0, 1, exclude_max=True), st.floats(0, 1), st.integers(0, 100))
