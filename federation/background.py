@@ -9,6 +9,8 @@ import signal
 from collections.abc import Coroutine
 from typing import Any
 
+from federation.ending import ended
+
 log = logging.getLogger("moonmesh.gateway")
 
 
@@ -26,9 +28,7 @@ class Background:
 
     async def end(self) -> None:
         """Ends all of them."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await ended(self._tasks)
 
 
 def _die_with(task: asyncio.Task[None]) -> None:

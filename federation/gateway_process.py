@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from federation.aside import threads_aside
 from federation.config import GroupFile, load_group
 from federation.descriptors import room_for_engines
+from federation.ending import end_by_deadline
 from federation.errors import MoonmeshError
 from federation.peers.spawn import Spawner
 from federation.trial import TrialFile
@@ -26,6 +27,11 @@ if TYPE_CHECKING:
     from federation.peering import Membership
 
 log = logging.getLogger("moonmesh.gateway")
+
+
+def _end(stop: asyncio.Event) -> None:
+    end_by_deadline()
+    stop.set()
 
 
 async def _serve(
@@ -41,7 +47,7 @@ async def _serve(
     loop = asyncio.get_running_loop()
     loop.set_default_executor(threads_aside())
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+        loop.add_signal_handler(number, _end, stop)
     await Gateway(config, member, spawner, stalls, trials).run(stop)
 
 

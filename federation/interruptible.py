@@ -29,12 +29,15 @@ def interruptible() -> Iterator[Interruptible]:
     task = asyncio.current_task()
     assert task is not None, "called in a task"
     part = Interruptible(task)
+    before = 0
+    if sys.version_info >= (3, 11):
+        before = task.cancelling()
     try:
         yield part
     except asyncio.CancelledError:
         if not part.interrupted:
             raise
-        if sys.version_info >= (3, 11):
-            task.uncancel()
+        if sys.version_info >= (3, 11) and task.uncancel() > before:
+            raise  # the whole task was cancelled in the same moment: it hears of both at once
     finally:
         part.over = True

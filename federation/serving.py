@@ -27,6 +27,7 @@ from federation import telemetry
 from federation.allocator import SERVING_KEPT_BYTES, keep_memory_of_messages
 from federation.config import Limits
 from federation.counters import counters
+from federation.ending import ended
 from federation.endpoints import Endpoints
 from federation.errors import MoonmeshError
 from federation.limits.guards import make_guards
@@ -118,9 +119,7 @@ class Serving:
             finally:
                 stop.set()
                 await asyncio.gather(work, return_exceptions=True)
-                for task in parts:
-                    task.cancel()
-                await asyncio.gather(*parts, return_exceptions=True)
+                await ended(parts)
                 channel.close()
 
     async def _serve(self, relay: Relay, stop: asyncio.Event) -> None:

@@ -12,6 +12,8 @@ import time
 from collections.abc import Coroutine
 from typing import Any
 
+from federation.ending import ended
+
 if sys.version_info >= (3, 11):
     from asyncio import timeout, timeout_at
 else:
@@ -31,9 +33,7 @@ async def unless(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> bool:
         task.result()
         return True
     finally:
-        for each in (task, stopped):
-            each.cancel()
-        await asyncio.gather(task, stopped, return_exceptions=True)
+        await ended((task, stopped))
 
 
 class Deadline:

@@ -16,6 +16,7 @@ from google.protobuf.message import DecodeError
 
 from federation.config import Limits
 from federation.counters import counters
+from federation.ending import ended
 from federation.following.copying import Copying, Step
 from federation.following.leader import FOLLOW_METHOD
 from federation.following.outgoing import Outgoing
@@ -200,9 +201,7 @@ class Follower:
         except grpc.aio.AioRpcError as error:
             return f"{error.code().name}: {error.details()}"
         finally:
-            for task in parts:
-                task.cancel()
-            await asyncio.gather(*parts, return_exceptions=True)
+            await ended(parts)
             await channel.close(None)
 
     async def _copy(self, channel: grpc.aio.Channel, leader: Leader, copying: Copying) -> str:

@@ -14,6 +14,7 @@ from google.protobuf.message import DecodeError
 
 from federation.config import Limits
 from federation.counters import counters
+from federation.ending import ended
 from federation.errors import MoonmeshError
 from federation.limits.orders import Orders
 from federation.peers.channel import PING_SECONDS, Channel, ChannelError, message_bytes_max
@@ -257,9 +258,7 @@ class ServingProcess:
             await has_ended(process)
             raise
         finally:
-            for task in parts:
-                task.cancel()
-            await asyncio.gather(*parts, return_exceptions=True)
+            await ended(parts)
             process.kill()
             await has_ended(process)
             if channel is None:

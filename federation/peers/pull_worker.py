@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable
 
 from federation.config import Limits
+from federation.ending import ended
 from federation.errors import MoonmeshError, PeerError
 from federation.identity import DIGEST_BYTES
 from federation.limits.errors import DigestError, LateError, ShedError, StallError
@@ -175,9 +176,7 @@ class PullWorker:
             return next((said for task in parts if task.done() and (said := task.result())), "")
         finally:
             self.well = False
-            for task in parts:
-                task.cancel()
-            await asyncio.gather(*parts, return_exceptions=True)
+            await ended(parts)
 
     def ended(self) -> None:
         """It does not run any more: nor does any pull of it."""

@@ -11,6 +11,7 @@ from typing import Any
 
 from federation.config import GroupFile
 from federation.counters import counters
+from federation.ending import ended
 from federation.errors import MoonmeshError
 from federation.peering import Membership
 from federation.peers.bulk import Bulk
@@ -120,9 +121,7 @@ class PullWorkers:
 
     async def close(self) -> None:
         """Ends them."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await ended(self._tasks)
         await self._keeper.close()
 
     async def _keep(self, slot: _Slot) -> None:

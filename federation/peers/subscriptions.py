@@ -20,6 +20,7 @@ from federation.catalog.view import CatalogView
 from federation.catalog.wire import Assembler, CatalogError, position_from_wire, position_to_wire
 from federation.config import Limits
 from federation.counters import counters
+from federation.ending import ended
 from federation.errors import PeerError
 from federation.limits.names import Failure, GuardName
 from federation.peering import Sharing
@@ -171,10 +172,7 @@ class Subscriptions:
     async def close(self) -> None:
         """Ends all of them, and none begins any more: engines ask until the gateway is gone."""
         self._closed = True
-        tasks = [followed.task for followed in self._followed.values() if followed.task]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await ended(followed.task for followed in self._followed.values() if followed.task)
 
     # One subscription
 

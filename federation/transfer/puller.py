@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from federation.catalog.view import CatalogView
 from federation.config import Limits
 from federation.counters import Samples, counters
+from federation.ending import ended
 from federation.errors import PeerError
 from federation.identity import key_hash
 from federation.limits.errors import ShedError
@@ -160,10 +161,7 @@ class Puller:
 
     async def close(self) -> None:
         """Ends every pull."""
-        tasks = [task for tasks in self._jobs.values() for task in tasks]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await ended(task for tasks in self._jobs.values() for task in tasks)
 
     def _start(
         self,
