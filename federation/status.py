@@ -225,6 +225,7 @@ class StatusReport:
         out = []
         for peer in side.gossip.view(now).peers:
             link = side.sessions.links[peer.name]
+            answered_ago = side.sessions.answered_ago(peer.name, now)
             out.append(
                 {
                     "name": peer.name,
@@ -243,6 +244,7 @@ class StatusReport:
                     "heard_ago_s": (None if peer.heard_ago is None else round(peer.heard_ago, 3)),
                     "link": None if peer.link is None else peer.link.value,
                     "answers": peer.name not in side.sessions.unanswered,
+                    "answered_ago_s": None if answered_ago is None else round(answered_ago, 3),
                     "pullable": peer.pullable,
                     "quarantine": _quarantine(peer.quarantine, now),
                     "witnesses": list(peer.witnesses),

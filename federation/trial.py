@@ -69,7 +69,7 @@ class Trial:
         path: of the peering.toml.
         before: its text before.
         wanted: SHA-256 of the new text.
-        alive: peers that were heard, and answered, before, and that the new file has.
+        alive: peers that answered within `HEARD_SECONDS` before, and that the new file has.
         error_rate: errors a second before.
         changed_at: seconds since 1970.
         started_at: seconds since 1970 when the gateway first read it; 0: it has not.

@@ -137,7 +137,7 @@ def _old(path: Path) -> Peering | None:
 
 def _trial(group: GroupFile, path: Path, old: str, text: str, new: Peering) -> Trial:
     from federation.cli.health import ask_status
-    from federation.trial import ERRORS, Trial, digest_of
+    from federation.trial import ERRORS, HEARD_SECONDS, Trial, digest_of
 
     status = ask_status(group.gateway_socket)
     alive: list[str] = []
@@ -149,7 +149,9 @@ def _trial(group: GroupFile, path: Path, old: str, text: str, new: Peering) -> T
         alive = [
             peer["name"]
             for peer in status.get("peers") or []
-            if peer["state"] == "alive" and peer.get("answers", True) and peer["name"] in kept
+            if peer["name"] in kept
+            and (ago := peer.get("answered_ago_s")) is not None
+            and ago < HEARD_SECONDS  # not only now: one hello that was lost proves nothing
         ]
     return Trial(str(path), old, digest_of(text), tuple(alive), rate, changed_at=time.time())
 

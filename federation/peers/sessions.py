@@ -13,6 +13,7 @@ from typing import Protocol
 
 from federation.config import Limits
 from federation.counters import counters
+from federation.ending import ended
 from federation.errors import PeerError
 from federation.peering import Sharing
 from federation.peers.events import COUNTED, problem
@@ -87,6 +88,7 @@ class Sessions:
         self._greeted = False
         """Since the last silence."""
         self._unanswered: set[str] = set()
+        self._answered_at: dict[str, float] = {}
         self._refused: set[str] = set()
         """Peers that say that they serve us nothing now."""
         self._back_at: dict[str, float] = {}
@@ -99,6 +101,11 @@ class Sessions:
     def unanswered(self) -> Collection[str]:
         """Peers of which no gateway answers our hellos, although we may hear theirs."""
         return self._unanswered
+
+    def answered_ago(self, peer: str, now: float) -> float | None:
+        """Seconds since a gateway that speaks for the peer answered a hello of ours; None: none has yet."""
+        at = self._answered_at.get(peer)
+        return None if at is None else now - at
 
     def note_positions(self, peer: str, positions: Iterable[peer_pb2.NamespacePosition]) -> None:
         """A hello says where the peer's logs stand: see `Subscriptions.note_positions`."""
@@ -149,9 +156,7 @@ class Sessions:
     async def close(self) -> None:
         """Ends everything and closes the links."""
         raising = [self._raising] if self._raising else []
-        for task in raising:
-            task.cancel()
-        await asyncio.gather(*raising, self.subscriptions.close(), return_exceptions=True)
+        await asyncio.gather(ended(raising), self.subscriptions.close())
         await asyncio.gather(*(link.close() for link in self.links.values()))
 
     def hush(self) -> None:
@@ -180,6 +185,7 @@ class Sessions:
             self._is_back(peer)
         self._gossip.receive(peer, reply, time.monotonic())
         if not reply.silent:
+            self._answered_at[peer] = time.monotonic()
             self._note_refusal(peer, reply.refuses)
         self.note_positions(peer, reply.positions)
         self.answer()
