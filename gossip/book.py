@@ -221,10 +221,11 @@ class Book:
         self.versions[entry.name] = version
         self._bodies[signed.body] = entry
         entry.accepted += 1
-        # From memory it may be as old as that memory, unless it goes on from what came just before.
+        # From memory it may be as old as that memory, but not older than what came before it. So it is
+        # fresh if that came just now; else whoever is dead would be ALIVE again, or SUSPECT for longer.
         fresh = (
             direct
-            or entry.state in (PeerState.ALIVE, PeerState.SUSPECT)
+            or entry.state is PeerState.ALIVE
             or now - entry.moved_at < self._fresh_for
         )
         entry.moved_at = now
@@ -232,8 +233,8 @@ class Book:
             if entry.heard_at is not None:
                 entry.arrivals.add(now - entry.heard_at)
             entry.heard_at = now
-            if entry.witnesses:
-                entry.witnesses = ()
+        if entry.witnesses and (fresh or entry.state is PeerState.SUSPECT):
+            entry.witnesses = ()  # somebody has heard it since they were asked
         if not fresh or entry.state is not PeerState.ALIVE:
             self._events.add(entry.move(Input.HEARD if fresh else Input.TOLD, now))
             entry.due = self.look_at = now

@@ -50,6 +50,7 @@ TRANSITIONS: Final[dict[tuple[PeerState, Input], PeerState]] = {
     (PeerState.ALIVE, Input.HEARD): PeerState.ALIVE,
     (PeerState.ALIVE, Input.SILENT): PeerState.SUSPECT,
     (PeerState.SUSPECT, Input.HEARD): PeerState.ALIVE,
+    (PeerState.SUSPECT, Input.TOLD): PeerState.SUSPECT,
     (PeerState.SUSPECT, Input.GONE): PeerState.DOWN,
     (PeerState.DOWN, Input.HEARD): PeerState.ALIVE,
     (PeerState.DOWN, Input.TOLD): PeerState.DOWN,

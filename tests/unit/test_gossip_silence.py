@@ -117,6 +117,25 @@ def test_an_old_statement_from_memory_does_not_raise_the_dead() -> None:
     assert PeerUp("c") not in world.happened("a", PeerUp)[before:]
 
 
+def test_an_old_statement_from_memory_does_not_put_suspicion_off() -> None:
+    world = World("abc")
+    world.run(5)
+    world.cut = {("c", "a"), ("b", "a"), ("a", "b"), ("a", "c")}
+    world.run(3)
+    world.killed = {"c"}  # b has later statements of c than a
+    world.run(6)
+    assert world.state("a", "c") is PeerState.SUSPECT
+    before = len(world.happened("a", PeerUp))
+    world.cut.clear()
+    world.run(8)
+    assert world.engines["a"].version_of("c") == world.engines["b"].version_of("c")
+    assert PeerUp("c") not in world.happened("a", PeerUp)[before:]
+    assert world.state("a", "c") is PeerState.DOWN
+    down = [e for e in world.happened("a", PeerDown) if isinstance(e, PeerDown) and e.peer == "c"]
+    assert [e.witnesses for e in down] == [("b",)], "asked after that statement came"
+    assert 12.0 <= down[0].silence < 15.0
+
+
 def test_names_of_the_unheard_are_bounded() -> None:
     config = replace(CONFIG, max_not_heard=2)
     world = World("abcdef", config=config)
