@@ -87,6 +87,7 @@ class Sessions:
         self._next_at = float("-inf")
         self._greeted = False
         """Since the last silence."""
+        self._closed = False
         self._unanswered: set[str] = set()
         self._answered_at: dict[str, float] = {}
         self._refused: set[str] = set()
@@ -154,7 +155,8 @@ class Sessions:
         self._hurry.set()
 
     async def close(self) -> None:
-        """Ends everything and closes the links."""
+        """Ends everything and closes the links; what is heard meanwhile is not answered any more."""
+        self._closed = True
         raising = [self._raising] if self._raising else []
         await asyncio.gather(ended(raising), self.subscriptions.close())
         await asyncio.gather(*(link.close() for link in self.links.values()))
@@ -171,6 +173,8 @@ class Sessions:
                 link.hush()
 
     def _send(self) -> None:
+        if self._closed:
+            return
         self.hush()
         for peer, hello in self._gossip.outbox(_Full(self.links, time.monotonic())):
             self._greeted = True

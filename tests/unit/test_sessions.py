@@ -250,3 +250,11 @@ async def test_a_thawed_gateway_answers_no_hello_for_its_group() -> None:
     assert side.greeting() == said
     bench.leads = False
     assert side.greeting() == peer_pb2.HelloReply(silent=True)
+
+
+async def test_what_is_heard_while_it_closes_is_not_answered() -> None:
+    bench = Bench()
+    await bench.sessions.close()
+    bench.gossip.mail["east"] = peer_pb2.HelloRequest()
+    bench.sessions.answer()
+    assert "east" in bench.gossip.mail, "its connections are closed: nothing can be sent"
