@@ -18,6 +18,7 @@ from federation.engine_side import engine_side
 from federation.following.follower import Follower
 from federation.following.leader import GroupService
 from federation.following.outgoing import Outgoing
+from federation.garbage import leave_alone_what_is_there
 from federation.giving_back import GivingBack
 from federation.how_we_are import tell_how_we_are
 from federation.kv_events import KvEvents
@@ -261,6 +262,7 @@ class Gateway:
                 start(self._follower.run())
             if pool:
                 start(pool.run())
+            leave_alone_what_is_there()
             await endpoints.ready()
             self._trials.ready = True
             log.info("group %s serves: %s", config.name, self._leading.role)

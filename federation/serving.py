@@ -30,6 +30,7 @@ from federation.counters import counters
 from federation.ending import ended
 from federation.endpoints import Endpoints
 from federation.errors import MoonmeshError
+from federation.garbage import leave_alone_what_is_there
 from federation.limits.guards import make_guards
 from federation.limits.names import GuardName, Kind
 from federation.limits.orders import Orders
@@ -152,6 +153,7 @@ class Serving:
         try:
             if await unless(stop, relay.may_serve()):
                 stand_back(limits.serving_nice)
+                leave_alone_what_is_there()
                 await endpoints.serve_peers(config, self._service, setup.tls)
                 relay.say(serving_pb2.FromServing(listening=serving_pb2.Listening()))
                 log.info("serves peers; %d blocks are offered", len(self._replica.holdings))

@@ -223,11 +223,7 @@ class Book:
         entry.accepted += 1
         # From memory it may be as old as that memory, but not older than what came before it. So it is
         # fresh if that came just now; else whoever is dead would be ALIVE again, or SUSPECT for longer.
-        fresh = (
-            direct
-            or entry.state is PeerState.ALIVE
-            or now - entry.moved_at < self._fresh_for
-        )
+        fresh = direct or entry.state is PeerState.ALIVE or now - entry.moved_at < self._fresh_for
         entry.moved_at = now
         if fresh:
             if entry.heard_at is not None:
