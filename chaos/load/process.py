@@ -18,7 +18,8 @@ from federation.bench.engine import ReplayStore
 from federation.bench.engine_process import open_federated
 
 TICK_S = 0.2
-LOCAL_BUFFER_BYTES = 64 * 1024 * 1024
+LOCAL_BUFFER_BYTES = 16 * 1024 * 1024
+"""For Mooncake's own copies; what an engine has that says nothing of it."""
 SWITCH_S = 0.0005
 """Python's threads take turns this often: what is measured is the store, not the other threads."""
 
