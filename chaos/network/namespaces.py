@@ -21,9 +21,6 @@ from chaos.network.tools import PREFIX, call, inside, remove
 DETOURS = frozenset({"delay", "jitter", "reorder"})
 """What is made by the process on the way."""
 FORWARD = "echo 1 > /proc/sys/net/ipv4/ip_forward"
-CONTROL = "echo reno > /proc/sys/net/ipv4/tcp_congestion_control"
-"""The one that every namespace may have, whatever the host has. BBR believes for 10 s that a way is as
-short as it was, and sends next to nothing over one that has become longer meanwhile."""
 
 
 class Namespaces(Network):
@@ -61,7 +58,6 @@ class Namespaces(Network):
         await self._ip(self._hub, rules.wires(self._hub, list(self._names.values())))
         for name, namespace in self._names.items():
             await self._ip(namespace, rules.end(self._numbers[name]))
-            await call(*inside(namespace), "sh", "-c", CONTROL)
         await self._tc(rules.shapers(len(self._names)))
         await call(*inside(self._hub), "sh", "-c", FORWARD)
         self._delay = await Helper.start(
