@@ -174,22 +174,25 @@ async def _pass(
 
 
 async def _until_end(stage: Stage, scenario: Scenario, one: Pass) -> None:
-    """Waits for the end of the load: where all that is waited for is peer hits, they end it. A trace goes
-    on to the end."""
-    returns, owners = scenario.invariants.returns, scenario.returning
-    if scenario.workload.trace_rate:
-        returns = None
+    """Waits for the end of the load."""
     while (left := one.end - time.monotonic()) > 0:
-        groups = one.asking(stage.topology.groups, owners)
-        if (
-            returns is not None
-            and returns.off is None
-            and groups
-            and all(one.returned(g, returns.chains, owners) is not None for g in groups)
-        ):
+        if seen_enough(scenario, one, stage.topology.groups, time.monotonic()):
             await asyncio.sleep(min(left, AFTERWARDS_S))
             return
         await asyncio.sleep(min(left, 0.1))
+
+
+def seen_enough(scenario: Scenario, one: Pass, groups: Sequence[str], now: float) -> bool:
+    """Whether the load can end early: where all that is waited for is peer hits, once they are back, and
+    there are local reads to compare. A trace goes on to its end."""
+    returns, owners = scenario.invariants.returns, scenario.returning
+    if returns is None or returns.off is not None or scenario.workload.trace_rate:
+        return False
+    if scenario.invariants.local_p99.off is None and now < one.compared[1]:
+        return False
+    asking = one.asking(groups, owners)
+    back = (one.returned(group, returns.chains, owners) for group in asking)
+    return bool(asking) and all(seconds is not None for seconds in back)
 
 
 def _order(scenario: Scenario) -> list[str]:

@@ -16,6 +16,8 @@ MOMENT_S = 0.5
 """How long a fault without a duration, such as a kill, counts as going on."""
 SETTLED_S = 0.3
 """After the first fault, until local reads are compared: burners have to start."""
+SHORTEST_S = 1.2
+"""How long after a fault without a duration, such as a kill, local reads are compared."""
 PROBE = "probe"
 """Whose samples those of the engine are that only reads, among those of the groups."""
 STRETCH_S = 0.1
@@ -66,6 +68,12 @@ class Pass:
     """What each process used more than before the fault: cores, and its nice value."""
     burnt: list[tuple[float, int]] = field(default_factory=list)
     """What each burner was to use: cores, and its nice value."""
+
+    @property
+    def compared(self) -> tuple[float, float]:
+        """From when to when (CLOCK_MONOTONIC) local reads are those under the fault."""
+        begin = self.fault_at + SETTLED_S
+        return begin, max(self.fault_end, begin + SHORTEST_S)
 
     def during(self, group: str, *kinds: str) -> Iterator[Sample]:
         """The calls that began while the fault lasted."""

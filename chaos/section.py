@@ -61,6 +61,9 @@ class Topology(Section):
     files of coordination are on one that can be told to fail; needs FUSE."""
     clock: bool = False
     """Whether the wall clock of the groups' processes can be set; needs a C compiler."""
+    congestion: Literal["host", "reno"] = "host"
+    """TCP's, in every place of namespaces. BBR, which a host may have, believes the shortest round trip of
+    the last 10 s, and so sends next to nothing over a way that has just become a longer one."""
     collector: bool = False
     """Whether all groups send their spans to a collector."""
     cores: dict[GroupName, Annotated[tuple[int, ...], Field(strict=False, min_length=1)]] = {}

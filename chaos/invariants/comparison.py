@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from chaos.record import SETTLED_S, Pass, Record
+from chaos.record import Record
 
 DRAWS = 1000
 DRAWS_AT_ONCE = 50
@@ -23,8 +23,6 @@ CONFIDENCE = 0.995
 """Of a suite of 30 scenarios, one in seven runs would be called broken by chance, were it 99.5 % for each
 and nothing allowed; with 5 % allowed it is rarer."""
 CALLS_MIN = 50
-SHORTEST_S = 1.2
-"""How long after a fault without a duration, such as a kill, reads are compared."""
 
 
 @dataclass(frozen=True)
@@ -125,13 +123,8 @@ def _while_it_lasted(record: Record, kind: str) -> list[list[float]]:
     return [
         stretch
         for one in passes
-        for stretch in one.stretches(*_window(one), record.scenario.workload)
+        for stretch in one.stretches(*one.compared, record.scenario.workload)
     ]
-
-
-def _window(one: Pass) -> tuple[float, float]:
-    begin = one.fault_at + SETTLED_S
-    return begin, max(one.fault_end, begin + SHORTEST_S)
 
 
 def _cores(record: Record, kind: str) -> float:

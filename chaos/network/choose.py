@@ -74,4 +74,5 @@ def make(
     if kind == "loopback":
         places = free_ports(groups, hostile, topology.stores, port_base)
         return Loopback(places, folder / "proxy.log")
-    return Namespaces(Places(groups, hostile, port_base), stage, owns, folder / "delay.log")
+    places, log = Places(groups, hostile, port_base), folder / "delay.log"
+    return Namespaces(places, stage, owns, log, topology.congestion)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from chaos.faults.children import Helper
 from chaos.network import rules
@@ -21,6 +21,7 @@ from chaos.network.tools import PREFIX, call, inside, remove
 DETOURS = frozenset({"delay", "jitter", "reorder"})
 """What is made by the process on the way."""
 FORWARD = "echo 1 > /proc/sys/net/ipv4/ip_forward"
+CONGESTION = "echo {} > /proc/sys/net/ipv4/tcp_congestion_control"
 
 
 class Namespaces(Network):
@@ -30,6 +31,7 @@ class Namespaces(Network):
         stage: id of the run and number of the topology in it: `RUN-N`. It is in all names.
         owns: told the names of the namespaces before there are any.
         log: of the process that delays.
+        congestion: TCP's congestion control in each place; `host`: as the host has it.
     """
 
     kind: ClassVar[Kind] = "namespaces"
@@ -38,9 +40,15 @@ class Namespaces(Network):
     )
 
     def __init__(
-        self, places: Places, stage: str, owns: Callable[[Sequence[str]], None], log: Path
+        self,
+        places: Places,
+        stage: str,
+        owns: Callable[[Sequence[str]], None],
+        log: Path,
+        congestion: Literal["host", "reno"] = "host",
     ) -> None:
         super().__init__(places)
+        self._congestion = congestion
         self._hub = f"{PREFIX}{stage}"
         self._names = {name: f"{self._hub}-{name}" for name in places.names}
         self._numbers = {name: number for number, name in enumerate(places.names, 1)}
@@ -58,6 +66,8 @@ class Namespaces(Network):
         await self._ip(self._hub, rules.wires(self._hub, list(self._names.values())))
         for name, namespace in self._names.items():
             await self._ip(namespace, rules.end(self._numbers[name]))
+            if self._congestion != "host":
+                await call(*inside(namespace), "sh", "-c", CONGESTION.format(self._congestion))
         await self._tc(rules.shapers(len(self._names)))
         await call(*inside(self._hub), "sh", "-c", FORWARD)
         self._delay = await Helper.start(

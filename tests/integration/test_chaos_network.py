@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import psutil
 import pytest
@@ -100,11 +100,13 @@ def within(namespace: str, kind: int = socket.SOCK_STREAM) -> socket.socket:
 class Net:
     """Two places, `a` and `b`, and sockets in them."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, **of_the_network: Any) -> None:
         self.run = f"test-{os.getpid()}-{next(_numbers)}"
         self.owned: list[str] = []
         places = Places(("a", "b"), (), 29_000)
-        self.network = Namespaces(places, f"{self.run}-1", self._owns, folder / "delay.log")
+        self.network = Namespaces(
+            places, f"{self.run}-1", self._owns, folder / "delay.log", **of_the_network
+        )
         self._open = contextlib.ExitStack()
         self._listener: socket.socket | None = None
 
@@ -276,6 +278,13 @@ async def test_a_share_of_the_packets_is_lost(net: Net) -> None:
         while hears(receiver, 0.05) == b"x":
             heard += 1
     assert 700 < heard < 900  # eight standard deviations
+
+
+async def test_places_may_have_another_congestion_control_than_the_host(tmp_path: Path) -> None:
+    async with Net(tmp_path, congestion="reno") as net:
+        for end in net.dial():
+            control = end.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16)
+            assert control.rstrip(b"\0") == b"reno"
 
 
 async def test_the_network_of_the_host_has_no_part_in_it(tmp_path: Path) -> None:

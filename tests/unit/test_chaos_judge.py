@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from chaos.execution import seen_enough
 from chaos.invariants.judge import cap_bytes
 from chaos.invariants.parameters import Invariants
 from chaos.layout import BASE_LIMITS
@@ -16,6 +17,7 @@ from federation.limits_config import SERVING_BYTES_PER_BLOCK
 from local_group.config import MIB
 from tests.support.records import (
     BEGIN,
+    END,
     FAULT,
     GROUPS,
     HEALED,
@@ -134,6 +136,23 @@ def test_peer_hits_have_to_return_to_every_group_in_time() -> None:
     assert late.detail.startswith("west: 1.5")
     record.passes[0].samples["west"] = [s for s in west if s.kind != "peer" or s.at < HEALED]
     assert "west: not at all" in verdict(record, "returns").detail
+
+
+def test_the_load_goes_on_until_hits_are_back_and_local_reads_can_be_compared() -> None:
+    record = sound(returns={"within_s": 3})
+    one = record.passes[0]
+    compared = one.compared[1]
+    assert not seen_enough(record.scenario, one, GROUPS, compared - 0.01), (
+        "hits alone are not enough"
+    )
+    assert seen_enough(record.scenario, one, GROUPS, compared)
+    unjudged = scenario(returns={"within_s": 3}, local_p99={"off": "nothing to compare"})
+    assert seen_enough(unjudged, one, GROUPS, HEALED)
+    assert not seen_enough(scenario(), one, GROUPS, END), (
+        "nothing is waited for: it goes on to its end"
+    )
+    one.samples["east"] = [s for s in one.samples["east"] if s.kind != "peer" or s.at < HEALED]
+    assert not seen_enough(record.scenario, one, GROUPS, END), "east's are not back"
 
 
 def test_chains_of_hostile_peers_count_neither_for_returns_nor_against() -> None:
