@@ -15,8 +15,12 @@ SERVING_KEPT_BYTES: Final = 16 << 20
 GIVE_BACK_SECONDS: Final = 300.0
 """Between two times that free memory is given back: a few ms in a thread, and page faults where it is used
 again."""
+HEAPS_MAX: Final = 4
+"""Heaps of one process. glibc makes up to eight for each core, whenever a thread finds the others in use, and
+free memory stays in each of them."""
 _M_TRIM_THRESHOLD: Final = -1
 _M_MMAP_THRESHOLD: Final = -3
+_M_ARENA_MAX: Final = -8
 
 
 def keep_memory_of_messages(kept_bytes: int = KEPT_BYTES) -> None:
@@ -26,10 +30,20 @@ def keep_memory_of_messages(kept_bytes: int = KEPT_BYTES) -> None:
     Args:
         kept_bytes: free memory that is kept at the end of each heap.
     """
+    have_few_heaps()
+    _mallopt(_M_MMAP_THRESHOLD, MESSAGES_BYTES_MAX)
+    _mallopt(_M_TRIM_THRESHOLD, kept_bytes)
+
+
+def have_few_heaps() -> None:
+    """As MALLOC_ARENA_MAX=4 in the environment: of no use to threads that have one of their own by now."""
+    _mallopt(_M_ARENA_MAX, HEAPS_MAX)
+
+
+def _mallopt(parameter: int, value: int) -> None:
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # not every C library has it
     if mallopt is not None:
-        mallopt(_M_MMAP_THRESHOLD, MESSAGES_BYTES_MAX)
-        mallopt(_M_TRIM_THRESHOLD, kept_bytes)
+        mallopt(parameter, value)
 
 
 def give_back_free_memory() -> None:

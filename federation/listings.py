@@ -92,9 +92,9 @@ class Listings:
                 self._failed(error, began)
             if listed is None:
                 # Whose a block is must not be forgotten. That some may be gone costs a round trip each.
-                known = await self._ledger.load(lambda fingerprint, name: True)
+                known = await self._ledger.load(None)
             else:
-                known = await self._ledger.load(listed.has)
+                known = await self._ledger.load(listed.of)
                 await self._compare(listed, began)
             log.info("%d blocks are known from the journal", known)
 
@@ -252,9 +252,3 @@ class _Listed:
     def of(self, fingerprint: bytes) -> Names:
         """Of one namespace, in ascending order."""
         return self._names.get(fingerprint, np.empty(0, dtype=np.uint64))
-
-    def has(self, fingerprint: bytes, name: int) -> bool:
-        """Whether a block was listed."""
-        names = self.of(fingerprint)
-        at = int(np.searchsorted(names, np.uint64(name)))
-        return at < len(names) and int(names[at]) == name

@@ -16,6 +16,7 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
+from local_group.entries import BLOCK_BYTES_MAX
 from local_group.names import NAME_MAX, Names, among, name_of
 from local_group.sources import Source, Sources
 from local_group.table import Table
@@ -38,7 +39,6 @@ COMPARED_AT_ONCE = 8192
 """Blocks of a listing that are compared with what is held in one go: a ms."""
 WITHDRAWN_AT_ONCE = 256
 """Blocks that a listing lacks and that are withdrawn in one go: a ms or two."""
-BLOCK_BYTES_MAX = (1 << 32) - 1
 
 _RECORD = struct.Struct("<16sIHI")  # digest, size, number of the source, since
 _TICKS = 16_384
@@ -350,7 +350,10 @@ class Holdings:
         ticks = math.ceil(held.since * _TICKS)  # later, so that it survives a listing
         self._latest = max(self._latest, ticks)
         record = _RECORD.pack(held.digest, held.size, number, ticks & 0xFFFFFFFF)
-        self._namespaces.setdefault(fingerprint, Table(_RECORD.size)).put(name, record)
+        table = self._namespaces.get(fingerprint)
+        if table is None:
+            table = self._namespaces[fingerprint] = Table(_RECORD.size)
+        table.put(name, record)
         if held.rival is not None:
             self._rivals[(fingerprint, name)] = held.rival
             if len(self._rivals) > RIVALS_MAX:

@@ -10,10 +10,11 @@ import itertools
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
+from local_group.entries import Entries
 from local_group.foreign import Foreign
 from local_group.holdings import CHANGED, HOPS_MAX, OWN, UNKNOWN, Block, Held, Holdings
 from local_group.journal import Entry, Journal
-from local_group.names import name_of
+from local_group.names import Names, name_of
 
 REWRITE_SECONDS = 30.0
 """Between two attempts to make room in a full journal: each writes all of it."""
@@ -76,12 +77,13 @@ class Ledger:
         """Blocks of peers that are known as such."""
         return len(self._foreign)
 
-    async def load(self, listed: Callable[[bytes, int], bool]) -> int:
+    async def load(self, listed: Callable[[bytes], Names] | None) -> int:
         """Takes back what the last run knew; opens the journal.
 
         Args:
-            listed: whether a listing of Mooncake, taken just now, has the block of this name. Own blocks
-                that it lacks are forgotten; of a peer's it stays known whose they are.
+            listed: the names that a listing of Mooncake, taken just now, has of a namespace, in ascending
+                order. Own blocks that it lacks are forgotten; of a peer's it stays known whose they are.
+                None: nobody could tell, and all are taken.
 
         Returns:
             The number of blocks held.
@@ -89,35 +91,31 @@ class Ledger:
         Raises:
             JournalError: if the disk refuses.
         """
-        latest = Holdings(blocks_max=1 << 62, hop_limit=1, on_change=lambda _: None)
+        latest = Entries()
 
         def read() -> None:
             for e in self._journal.load():
-                latest.restore(e.fingerprint, e.name, held_of(e, 0.0))
+                latest.put(e)
                 if is_foreign(e):
                     self.remember(e)
                 else:
                     self._foreign.forget(e.fingerprint, e.name)
-
-        def here() -> Iterator[tuple[bytes, int, Held]]:
-            return (each for each in latest.items() if listed(*each[:2]))
+            if listed is not None:
+                latest.keep(listed)
 
         def gone() -> Iterator[Entry]:
-            return (e for e in self._foreign if not listed(e.fingerprint, e.name))
+            return (e for e in self._foreign if latest.get(e.fingerprint, e.name) is None)
 
         async with self._disk:
             await asyncio.to_thread(read)
-            entries = itertools.chain(gone(), itertools.starmap(entry_of, here()))
-            await asyncio.to_thread(self._journal.rewrite, entries)
+            await asyncio.to_thread(self._journal.rewrite, itertools.chain(gone(), latest))
         self._doubt = self._journal.lost
         now = time.monotonic()
-        count = 0
-        for fingerprint, name, held in here():
-            self.holdings.restore(fingerprint, name, held._replace(since=now))
-            count += 1
+        for count, e in enumerate(latest, 1):
+            self.holdings.restore(e.fingerprint, e.name, held_of(e, now))
             if count % RESTORED_AT_ONCE == 0:
                 await asyncio.sleep(0)
-        return count
+        return len(latest)
 
     def remember(self, entry: Entry) -> None:
         """A block of a peer has landed here: from now on it is known whose it is."""

@@ -13,7 +13,7 @@ from chaos.load.engine import Load
 from chaos.load.keys import DEMO, ENVELOPES, GUEST, contents
 from chaos.load.replayed import Replayed
 from chaos.load.spec import EngineSpec, LoadSpec
-from federation.allocator import give_back_free_memory
+from federation.allocator import give_back_free_memory, have_few_heaps
 from federation.bench.engine import ReplayStore
 from federation.bench.engine_process import open_federated
 
@@ -119,6 +119,7 @@ class Engine:
 def main() -> int:
     """Serves commands until `end` or the end of stdin; the exit code."""
     sys.setswitchinterval(SWITCH_S)
+    have_few_heaps()  # as docs/operations.md has it for engines that run for long
     out = Out()
     lines = sys.stdin.buffer
     try:

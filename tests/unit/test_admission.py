@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from federation.config import Admit
@@ -19,11 +20,18 @@ from local_group import ledger as ledger_module
 from local_group.holdings import Holdings
 from local_group.journal import Journal, JournalError
 from local_group.ledger import Ledger, own
-from local_group.names import name_of
+from local_group.names import Names, name_of
 from local_group.outcome import Outcome, Status
 from tests.support.wait import wait_for_async
 
 FP = b"f" * 16
+
+
+def names_listed(*keys: str) -> Callable[[bytes], Names]:
+    """A listing that has these and no others."""
+    return lambda fingerprint: np.array(
+        sorted(name_of(fingerprint, key) for key in keys), dtype=np.uint64
+    )
 
 
 def block(key: str) -> StagedBlock:
@@ -91,7 +99,7 @@ class Setup:
         return self.busy
 
     async def __aenter__(self) -> Setup:
-        await self.ledger.load(lambda fp, key: True)
+        await self.ledger.load(None)
         self.task = asyncio.create_task(self.admission.run())
         return self
 
@@ -170,7 +178,7 @@ async def test_writing_back_after_it_was_evicted_and_after_a_restart_neither(
         setup.admission.landed(block("a"))
         await wait_for_async(lambda: len(setup.holdings) == 1, 5, "it to be admitted")
     again = Setup(tmp_path)
-    assert await again.ledger.load(lambda fp, key: False) == 0, "Mooncake has lost it"
+    assert await again.ledger.load(names_listed()) == 0, "Mooncake has lost it"
     await again.ledger.report([own(FP, "a", 10, b"d" * 16)])
     assert again.holdings.exportable(FP, "a") is None
     await again.ledger.close()
@@ -215,7 +223,7 @@ def test_ledger_takes_back_what_mooncake_still_has(tmp_path: Path) -> None:
 
     async def second() -> Setup:
         setup = Setup(tmp_path)
-        assert await setup.ledger.load(lambda fp, name: name == name_of(FP, "b")) == 1
+        assert await setup.ledger.load(names_listed("b")) == 1
         await setup.ledger.close()
         return setup
 
@@ -232,7 +240,7 @@ async def test_a_full_journal_is_compacted_and_goes_on(
     monkeypatch.setattr(ledger_module, "REWRITE_SECONDS", 0.0)
     journal = Journal(tmp_path, limit)
     ledger = Ledger(Holdings(blocks_max=9, hop_limit=1, on_change=lambda change: None), journal)
-    await ledger.load(lambda fp, key: True)
+    await ledger.load(None)
     for n in range(20):
         ledger.holdings.withdraw(FP, f"k{n - 1}")
         await ledger.report([own(FP, f"k{n}", 10, b"d" * 16)])
@@ -247,7 +255,7 @@ async def test_a_journal_that_live_entries_fill_is_not_rewritten_over_and_over(
     limit = 400
     journal = Journal(tmp_path, limit)
     ledger = Ledger(Holdings(blocks_max=99, hop_limit=1, on_change=lambda change: None), journal)
-    await ledger.load(lambda fp, key: True)
+    await ledger.load(None)
     rewrites = 0
     begin_anew = journal.begin_anew
 

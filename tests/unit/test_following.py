@@ -87,7 +87,7 @@ class Place:
     # Its life
 
     async def start(self) -> None:
-        await self.ledger.load(lambda fingerprint, key: True)
+        await self.ledger.load(None)
         await self.listen()
         self.follower.follow()
         self.running = asyncio.create_task(self.follower.run())
@@ -229,7 +229,7 @@ async def test_the_copy_is_on_disk(bench: Bench, tmp_path: Path) -> None:
     await bench.b.ledger.close()
     again = Holdings(blocks_max=9, hop_limit=1, on_change=lambda change: None)
     ledger = Ledger(again, Journal(tmp_path / "b", 1 << 20))
-    await ledger.load(lambda fingerprint, key: True)
+    await ledger.load(None)
     assert again.after(FP, -1, 9) == [name_of(FP, "x")]
     await ledger.close()
 

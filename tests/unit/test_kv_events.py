@@ -177,7 +177,7 @@ def removed(key: str) -> dict[str, Any]:
 
 async def test_what_is_stored_is_held_and_what_is_removed_is_asked_for(tmp_path: Path) -> None:
     gateway = Gateway(tmp_path)
-    await gateway.ledger.load(lambda fingerprint, name: True)
+    await gateway.ledger.load(None)
     await gateway.ledger.report([own(FP, "attested", 5, DIGEST), own(FP, "on disk", 5, DIGEST)])
     await gateway.say(stored("plain"), event("stored", "of nobody"))
     assert gateway.held() == names("attested", "on disk", "plain")
@@ -197,7 +197,7 @@ async def test_what_is_stored_is_held_and_what_is_removed_is_asked_for(tmp_path:
 
 async def test_what_happens_in_another_groups_pool_says_nothing(tmp_path: Path) -> None:
     gateway = Gateway(tmp_path)
-    await gateway.ledger.load(lambda fingerprint, name: True)
+    await gateway.ledger.load(None)
     await gateway.ledger.report([own(FP, "own", 5, DIGEST)])
     await gateway.say(removed("own"))
     gateway.ledger.elsewhere = lambda: True
@@ -212,7 +212,7 @@ async def test_what_happens_in_another_groups_pool_says_nothing(tmp_path: Path) 
 
 async def test_whose_a_stored_block_is_is_no_surer_than_with_a_listing(tmp_path: Path) -> None:
     gateway = Gateway(tmp_path)
-    await gateway.ledger.load(lambda fingerprint, name: True)
+    await gateway.ledger.load(None)
     pulled = Entry(OTHER, name_of(OTHER, "pulled"), 5, DIGEST, "west", 3, 1)
     await gateway.ledger.announce([pulled])
     await gateway.say(stored("pulled", OTHER), stored("doubtful", OTHER), stored("own"))
