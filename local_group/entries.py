@@ -27,8 +27,9 @@ class Entries:
         return self._count
 
     def __iter__(self) -> Iterator[Entry]:
+        """What comes and goes meanwhile may be among them or not."""
         for fingerprint, table in list(self._tables.items()):
-            for name, record in table.items():
+            for name, record in table.run_by_run():
                 yield self._entry(fingerprint, name, record)
 
     def get(self, fingerprint: bytes, name: int) -> Entry | None:

