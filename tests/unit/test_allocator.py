@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from federation.allocator import SERVING_KEPT_BYTES
+from federation.allocator import HEAPS_MAX, SERVING_KEPT_BYTES
 
 PAGES_OF_A_MIB = 256
 
@@ -62,3 +62,43 @@ def test_what_a_peak_took_is_given_back_when_told() -> None:
     kept, given_back = map(int, ran.stdout.split())
     assert kept < 16 << 20, "nothing has to be told"
     assert given_back > 48 << 20
+
+
+HEAPS = """
+import ctypes, sys, tempfile, threading
+from federation.allocator import have_few_heaps
+
+libc = ctypes.CDLL(None)
+libc.malloc.restype = ctypes.c_void_p
+libc.fdopen.restype = ctypes.c_void_p
+if sys.argv[1] == "few":
+    have_few_heaps()
+all_there = threading.Barrier(12)
+
+def holds():
+    libc.malloc(1 << 16)
+    all_there.wait()
+
+threads = [threading.Thread(target=holds) for _ in range(12)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+with tempfile.TemporaryFile() as told:
+    stream = ctypes.c_void_p(libc.fdopen(told.fileno(), b"w"))
+    libc.malloc_info(0, stream)
+    libc.fflush(stream)
+    told.seek(0)
+    print(told.read().count(b"<heap nr="))
+"""
+
+
+def _heaps(how: str) -> int:
+    ran = subprocess.run(
+        [sys.executable, "-c", HEAPS, how], check=True, capture_output=True, timeout=60
+    )
+    return int(ran.stdout)
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="of glibc alone")
+def test_many_threads_share_few_heaps() -> None:
+    assert _heaps("few") <= HEAPS_MAX
+    assert _heaps("as it comes") > HEAPS_MAX, "nothing is gained by it"
