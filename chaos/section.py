@@ -16,6 +16,7 @@ from pydantic import (
 )
 from pydantic_core import InitErrorDetails
 
+from chaos.network.base import Congestion
 from local_group.config import MIB, parse_size
 
 LINE_S = 120.0
@@ -61,7 +62,7 @@ class Topology(Section):
     files of coordination are on one that can be told to fail; needs FUSE."""
     clock: bool = False
     """Whether the wall clock of the groups' processes can be set; needs a C compiler."""
-    congestion: Literal["host", "reno"] = "host"
+    congestion: Congestion = "host"
     """TCP's, in every place of namespaces. BBR, which a host may have, believes the shortest round trip of
     the last 10 s, and so sends next to nothing over a way that has just become a longer one."""
     collector: bool = False

@@ -95,7 +95,8 @@ class Ledger:
 
         def read() -> None:
             for e in self._journal.load():
-                latest.put(e)
+                if not latest.put(e):
+                    latest.drop(e.fingerprint, e.name)  # what was known before does not stand
                 if is_foreign(e):
                     self.remember(e)
                 else:

@@ -9,6 +9,7 @@ from typing import ClassVar, Literal
 
 Mode = Literal["clear", "cut", "reset", "rate", "delay", "loss", "jitter", "reorder"]
 Kind = Literal["loopback", "namespaces"]
+Congestion = Literal["host", "reno"]
 
 STEP = 100
 """Ports of one place."""

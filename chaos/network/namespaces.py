@@ -10,11 +10,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from chaos.faults.children import Helper
 from chaos.network import rules
-from chaos.network.base import CLEAR, Fault, Kind, Mode, Network, Places
+from chaos.network.base import CLEAR, Congestion, Fault, Kind, Mode, Network, Places
 from chaos.network.rules import Way
 from chaos.network.tools import PREFIX, call, inside, remove
 
@@ -45,7 +45,7 @@ class Namespaces(Network):
         stage: str,
         owns: Callable[[Sequence[str]], None],
         log: Path,
-        congestion: Literal["host", "reno"] = "host",
+        congestion: Congestion = "host",
     ) -> None:
         super().__init__(places)
         self._congestion = congestion

@@ -104,9 +104,8 @@ class Net:
         self.run = f"test-{os.getpid()}-{next(_numbers)}"
         self.owned: list[str] = []
         places = Places(("a", "b"), (), 29_000)
-        self.network = Namespaces(
-            places, f"{self.run}-1", self._owns, folder / "delay.log", **of_the_network
-        )
+        log = folder / "delay.log"
+        self.network = Namespaces(places, f"{self.run}-1", self._owns, log, **of_the_network)
         self._open = contextlib.ExitStack()
         self._listener: socket.socket | None = None
 

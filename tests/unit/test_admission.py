@@ -17,6 +17,7 @@ from federation.transfer.copies import Copies
 from federation.transfer.policy import AdmissionPolicy
 from federation.transfer.staging import StagedBlock
 from local_group import ledger as ledger_module
+from local_group import sources
 from local_group.holdings import Holdings
 from local_group.journal import Journal, JournalError
 from local_group.ledger import Ledger, own
@@ -231,6 +232,21 @@ def test_ledger_takes_back_what_mooncake_still_has(tmp_path: Path) -> None:
     setup = asyncio.run(second())
     assert setup.holdings.after(FP, -1, 9) == [name_of(FP, "b")]
     assert setup.holdings.exportable(FP, "b") is None, "foreign after a restart as before"
+
+
+async def test_a_block_of_which_the_newest_entry_has_no_room_is_not_what_it_was_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = Journal(tmp_path, 1 << 20)
+    journal.rewrite(
+        [own(FP, "a", 10, b"d" * 16), own(FP, "a", 10, b"d" * 16)._replace(origin="west")]
+    )
+    journal.close()
+    monkeypatch.setattr(sources, "SOURCES_MAX", 1)
+    again = Setup(tmp_path)
+    await again.ledger.load(None)
+    assert again.holdings.exportable(FP, "a") is None, "it is a peer's"
+    await again.ledger.close()
 
 
 async def test_a_full_journal_is_compacted_and_goes_on(
